@@ -1,0 +1,74 @@
+# plainsong. `make` builds build/release/plainsong and libplainsong.{a,so}; `make check` builds and runs the unit tests.
+#   CONFIG=release|debug|asan|tsan   another build beside the first        CC=gcc|clang
+#   WERROR=1                         warnings are errors (the tests set it)
+CONFIG ?= release
+CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
+B := build/$(CONFIG)$(if $(findstring clang,$(CC)),-clang)
+
+WARN := -Wall -Wextra -Wshadow -Wundef -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith $(if $(WERROR),-Werror)
+# No contraction and no fast-math anywhere: bits are a promise (docs/numerics.md).
+CFLAGS_ALL := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -I$(B)/gen -g -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(WARN)
+OPT_release := -O2
+OPT_debug := -O0
+OPT_asan := -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+OPT_tsan := -O1 -fsanitize=thread
+OPT := $(OPT_$(CONFIG))
+ifeq ($(OPT),)
+$(error unknown CONFIG=$(CONFIG): release, debug, asan or tsan)
+endif
+SAN := $(filter -fsanitize=%,$(OPT))
+VERSION := $(shell cat VERSION 2>/dev/null || echo 0.0.0)
+COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+LIBS := -lpcre2-8 -lutf8proc -ljansson -lm -pthread
+
+LIB_C := $(wildcard src/base/*.c src/model/*.c src/plan/*.c src/kernel/*.c src/device/*.c src/engine/*.c)
+CLI_C := $(wildcard src/cli/*.c)
+LIB_O := $(LIB_C:src/%.c=$(B)/%.o)
+CLI_O := $(CLI_C:src/%.c=$(B)/%.o)
+# The reference kernels' one text, compiled again for wider instruction sets: same order, same bits, more lanes.
+ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
+LIB_O += $(B)/kernel/scalar.avx2.o $(B)/kernel/scalar.avx512.o
+endif
+TEST_C := $(wildcard tests/test_*.c)
+TESTS := $(TEST_C:tests/%.c=$(B)/tests/%)
+
+all: $(B)/plainsong $(B)/libplainsong.so
+
+$(B)/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(OPT) $(FLAGS_$(*D)) $(CFLAGS) -MMD -MP -c $< -o $@
+
+FLAGS_kernel := -O3
+$(B)/kernel/scalar.avx2.o: src/kernel/scalar.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(OPT) -O3 -march=x86-64-v3 -DKERNELS=kernels_avx2 -DKERNELS_ISA='"avx2"' $(CFLAGS) -MMD -MP -c $< -o $@
+$(B)/kernel/scalar.avx512.o: src/kernel/scalar.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(OPT) -O3 -march=x86-64-v4 -mprefer-vector-width=512 -DKERNELS=kernels_avx512 -DKERNELS_ISA='"avx512"' $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(B)/cli/version.o $(B)/engine/api.o: FLAGS_cli += -DPS_VERSION='"$(VERSION)"' -DPS_COMMIT='"$(COMMIT)"'
+$(B)/engine/api.o: FLAGS_engine += -DPS_VERSION='"$(VERSION)"'
+
+# The template worker's Python text becomes a C array.
+$(B)/gen/worker_py.h: src/model/worker.py
+	@mkdir -p $(@D)
+	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
+$(B)/model/template.o: $(B)/gen/worker_py.h
+
+$(B)/libplainsong.a: $(LIB_O)
+	rm -f $@; ar rcs $@ $^
+$(B)/libplainsong.so: $(LIB_O)
+	$(CC) -shared $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+$(B)/plainsong: $(CLI_O) $(B)/libplainsong.a
+	$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+$(B)/tests/%: tests/%.c $(B)/libplainsong.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/libplainsong.a -lcmocka $(LIBS)
+tests: $(TESTS)
+
+clean:
+	rm -rf build
+
+.PHONY: all tests clean
+-include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(TESTS:=.d)

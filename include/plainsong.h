@@ -1,0 +1,168 @@
+/* plainsong: many streams of one 4-bit mixture-of-experts model, decoded together, each with the bytes it would
+ * have had alone.
+ *
+ *     struct ps_error err;
+ *     struct ps_model *model = ps_model_open("model.gguf", NULL, &err);
+ *     struct ps_engine *engine = ps_engine_open(model, NULL, &err);
+ *     struct ps_stream *s = ps_stream_open(engine, &request, &err);
+ *     while (ps_stream_next(s, &token, &err) == 1) ...
+ *     ps_stream_close(s);
+ *
+ * Functions return 0 or -1 (or what their comment says) and fill err, one line, on failure. Objects are closed in
+ * the reverse order; every close accepts NULL. A model is immutable and may be shared; streams of one engine may be
+ * used from different threads, one thread a stream. */
+#ifndef PLAINSONG_H
+#define PLAINSONG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PS_API __attribute__((visibility("default")))
+
+struct ps_error {
+    char text[512];
+};
+
+struct ps_model;
+struct ps_engine;
+struct ps_stream;
+
+PS_API const char *ps_version(void);
+
+/* ---- model ---- */
+
+/* Called while something long runs: what ("loading"), done and total bytes. May come from any thread, one at a time. */
+struct ps_progress {
+    void (*tell)(void *arg, const char *what, uint64_t done, uint64_t total);
+    void *arg;
+};
+
+/* Maps and checks the file, opens its tokenizer. Weights are read by ps_engine_open. */
+PS_API struct ps_model *ps_model_open(const char *path, struct ps_error *err);
+PS_API void ps_model_close(struct ps_model *m);
+
+struct ps_model_info {
+    const char *name, *arch;
+    uint32_t n_vocab, n_ctx, n_layers, n_experts, n_used;
+    uint64_t n_params, file_bytes;
+    const char *chat_template; /* not NUL-terminated; NULL when the file has none */
+    size_t chat_template_len;
+    const char *bos, *eos;     /* texts of those tokens, "" when none */
+};
+PS_API void ps_model_info(const struct ps_model *m, struct ps_model_info *info);
+
+/* Ids of a UTF-8 text, malloc'd into *ids (the caller frees). parse_special: spelled control tokens become their
+ * ids; never for text that a user wrote. add_bos: where the file asks for it. */
+PS_API int ps_encode(const struct ps_model *m, const char *text, size_t len, bool parse_special, bool add_bos,
+                     uint32_t **ids, size_t *n, struct ps_error *err);
+
+/* Ids -> text, one token at a time, never half a character. */
+struct ps_decoder;
+PS_API struct ps_decoder *ps_decoder_open(const struct ps_model *m, bool keep_special);
+/* The text that id completes, valid until the next call; *len may be 0. */
+PS_API const char *ps_decoder_push(struct ps_decoder *d, uint32_t id, size_t *len);
+PS_API const char *ps_decoder_end(struct ps_decoder *d, size_t *len);
+PS_API void ps_decoder_close(struct ps_decoder *d);
+
+/* Whether the token ends an answer (eos, eot, the template's end mark). */
+PS_API bool ps_is_end(const struct ps_model *m, uint32_t id);
+
+/* ---- engine ---- */
+
+struct ps_engine_options { /* zero-initialise; 0 or NULL: the default */
+    uint32_t n_slots;      /* 4 */
+    uint32_t n_ctx;        /* per slot; the largest that fits, up to the model's own */
+    uint32_t n_threads;    /* one for each core */
+    uint32_t n_queue;      /* streams that may wait for a slot: 64 */
+    uint32_t chunk;        /* prompt rows a step reads at most: 64 */
+    const char *device;    /* "cpu" */
+    const char *isa;       /* the best of this CPU */
+    const char *kv;        /* "f16"; "q8_0" */
+    bool serialize;        /* one stream in a submission: the oracle fused steps are compared with */
+    bool no_setup_cache;   /* prepare each step anew */
+    bool experts_per_row;  /* the ablation of grouped experts */
+    struct ps_progress progress;
+};
+
+PS_API struct ps_engine *ps_engine_open(const struct ps_model *m, const struct ps_engine_options *o,
+                                        struct ps_error *err);
+PS_API void ps_engine_close(struct ps_engine *e); /* cancels what runs */
+
+struct ps_stats { /* counted since open */
+    uint64_t steps, submissions, waits, rows, prompt_rows, logit_rows, expert_groups;
+    uint64_t bytes_read;       /* weights and kv, by the plan's count */
+    double setup_s, submit_s, wait_s, tail_s;
+    uint32_t n_slots, n_ctx, n_threads;
+    uint64_t weight_bytes, kv_bytes, scratch_bytes;
+    double load_s;
+    const char *device, *isa, *kv;
+};
+PS_API void ps_engine_stats(struct ps_engine *e, struct ps_stats *s);
+
+/* ---- streams ---- */
+
+struct ps_bias {
+    uint32_t id;
+    float add;
+};
+
+struct ps_sampling { /* zero-initialise for greedy */
+    float temperature;        /* 0: greedy */
+    uint32_t top_k;           /* 0: off */
+    float top_p;              /* 0 or 1: off */
+    float min_p;              /* 0: off */
+    float repeat_penalty;     /* 0 or 1: off; divides positive, multiplies negative logits of seen tokens */
+    uint32_t repeat_last_n;   /* tokens looked back on by the three penalties; 0: the whole text */
+    float presence_penalty, frequency_penalty;
+    uint64_t seed;
+    const struct ps_bias *bias; /* n_bias of them, copied at open */
+    uint32_t n_bias;
+};
+
+struct ps_request {
+    const uint32_t *ids;       /* the prompt, copied; at least one */
+    size_t n_ids;
+    uint32_t max_tokens;       /* 0: as many as the context holds */
+    struct ps_sampling sampling;
+    uint32_t choice;           /* 0..n-1 when one prompt has n answers: part of the random counter */
+    bool ignore_end;           /* go on past end tokens: for measuring */
+    bool want_logits;          /* ps_token.logits is filled: for verify */
+    double deadline_s;         /* seconds from now after which the stream ends with PS_END_DEADLINE; 0: none */
+};
+
+enum ps_end { PS_END_NONE = 0, PS_END_STOP, PS_END_LENGTH, PS_END_CANCEL, PS_END_DEADLINE, PS_END_ERROR };
+
+struct ps_token {
+    uint32_t id;
+    uint32_t batch_rows;       /* rows of the step that made it */
+    const float *logits;       /* (n_vocab) when asked for; valid until the next call on this stream */
+};
+
+/* Queues the request. What can never fit is refused here with both numbers. */
+PS_API struct ps_stream *ps_stream_open(struct ps_engine *e, const struct ps_request *r, struct ps_error *err);
+/* Waits for the next token: 1 and *t; 0 at the end (ps_stream_info tells why); -1 when the stream failed. An end token
+ * is not handed out. */
+PS_API int ps_stream_next(struct ps_stream *s, struct ps_token *t, struct ps_error *err);
+/* Takes effect at the next step; ps_stream_next then returns 0. Any thread, also from a signal's thread. */
+PS_API void ps_stream_cancel(struct ps_stream *s);
+
+struct ps_stream_info {
+    enum ps_end end;
+    uint32_t n_prompt, n_cached, n_generated;
+    int32_t slot;              /* -1 while queued */
+    uint32_t end_id;           /* the end token, when end is PS_END_STOP */
+    double queue_s, prompt_s, decode_s;
+    uint64_t logits_hash;      /* of the last token's logits */
+};
+PS_API void ps_stream_info(struct ps_stream *s, struct ps_stream_info *info);
+PS_API void ps_stream_close(struct ps_stream *s); /* cancels when still running */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,92 @@
+/* The arithmetic on CPUs: what each operation computes, in which order, and the table of bodies that compute it.
+ *
+ * scalar.c is the reference; every other body equals it bit for bit (../docs/numerics.md gives the rules, named
+ * here by number). All floats are IEEE fp32, rounding to nearest even, no contraction; fma means fmaf.
+ * "flush(x)" is +0 where |x| < 2^-40 and x elsewhere, NaN included (rule 12).
+ *
+ * Panels. A weight matrix (n_out, n_in) is repacked at load into panels of PANEL = 16 output rows, so that vector
+ * lanes are output rows and one sum never leaves its lane. The last panel is filled with zero rows. Inside a
+ * panel the blocks follow in index order; pack.h gives the bytes. */
+#ifndef PS_KERNEL_H
+#define PS_KERNEL_H
+
+#include "base/base.h"
+#include "base/dtype.h"
+
+enum {
+    PANEL = 16,     /* output rows in a panel */
+    ACT_BLOCK = 32, /* activations that share a scale */
+    SEGMENT = 256,  /* elements summed in one chain of fma (rule 3) */
+    KV_CHUNK = 256, /* positions attended in one piece (rule 7) */
+    KV_PANEL = 32   /* positions in a panel of stored keys */
+};
+
+/* One row of activations, quantised by rule 1. q: (n) ; d, sum: (n / 32). sum[b] = the integer sum of q over the
+ * block: exact. Unquantised products read x instead. */
+struct act {
+    const float *x;
+    const i8 *q;
+    const float *d;
+    const i16 *sum; /* |sum| <= 32 * 127 = 4064 */
+};
+
+struct kernels {
+    const char *isa;
+
+    /* Rule 1: x[0..n) -> q, d, sum. n is a multiple of 32. */
+    void (*quantise)(const float *x, u32 n, i8 *q, float *d, i16 *sum);
+
+    /* Products of M = n_rows activation rows with panels [p0, p1) of one packed matrix; rule 2-5. For r < n_rows:
+     * y[r][16*p + lane] = sum over the contraction. A row of y has 16 * n_panels floats of room.
+     * One entry for each dtype, NULL where the type does not exist. w: the matrix's first panel. */
+    void (*mat[DT_LIMIT])(float *const *y, const struct act *const *x, u32 n_rows, const u8 *w, u32 n_in, u32 p0,
+                          u32 p1);
+
+    /* Rule 6: y = (x * r) * w, r = 1 / sqrt(mean + eps), mean = (sum of flush(x)^2) / n. y may be x. */
+    void (*rmsnorm)(float *y, const float *x, const float *w, u32 n, float eps);
+
+    /* x[i] = flush of the rotation of its pairs; cs: (d_rope/2) pairs (cos, sin). neox pairs (i, i + d_rope/2), else
+     * (2i, 2i+1). (a, b) -> (a*cos - b*sin, b*cos + a*sin): two products, then one add. Elements past d_rope are
+     * flushed only. n = d_head. */
+    void (*rope)(float *x, const float *cs, u32 d_head, u32 d_rope, bool neox);
+
+    /* y[i] = flush(g[i] * sigmoid(g[i]) * u[i]): e = exp(-|g|), s = g >= 0 ? 1/(1+e) : e/(1+e), (g*s)*u. y may be g. */
+    void (*swiglu)(float *y, const float *g, const float *u, u32 n);
+
+    /* y[i] = y[i] + x[i]. */
+    void (*add)(float *y, const float *x, u32 n);
+
+    /* acc[i] = fma(w, y[i], acc[i]). */
+    void (*axpy)(float *acc, const float *y, float w, u32 n);
+
+    /* Attention of one query head over one chunk of positions [p0, p1), p1 - p0 <= 256, p0 a multiple of 256
+     * (rule 7, f16 store). q: (d_head), k: this head's keys from position p0 on, panels of (d_head, 32) halves;
+     * v: values from position p0 on, (positions, d_head) halves. Gives the chunk's exact maximum *m, the sum *l and
+     * the unnormalised o: (d_head). */
+    void (*attend_f16)(float *o, float *m, float *l, const float *q, const u16 *k, const u16 *v, u32 n_pos,
+                       u32 d_head, float scale);
+    /* The same over q8_0 keys and values: see docs/formats.md. q_row: q quantised by rule 1. */
+    void (*attend_q8)(float *o, float *m, float *l, const struct act *q, const u8 *k, const u8 *v, u32 n_pos,
+                      u32 d_head, float scale);
+};
+
+/* Joins chunk (m2, l2, o2) to (m, l, o) by rule 7; the first chunk is copied by the caller. Plain C, one text. */
+void attend_join(float *o, float *m, float *l, const float *o2, float m2, float l2, u32 d_head);
+
+/* Top-k experts (rule 8). logits: (n), not NaN-free by promise: NaN sorts last. ids, w: (n_used) in rank order: by
+ * (logit down, id up). Weights: e_i = exp(logit_i - max); used_norm: e_r / (sum of the chosen in rank order), else
+ * e_r / (sum of all by rule 6); then * scale; then flush. */
+void route_topk(const float *logits, u32 n, u32 n_used, bool used_norm, float scale, u16 *ids, float *w);
+
+/* One embedding row out of a packed matrix, to y: (n_in). Integers first, then the scale; a minimum by one
+ * subtraction or addition (rule 4). */
+void unpack_row(enum dtype type, const u8 *w, u32 n_in, u32 row, float *y);
+
+/* The table for a name of the command line's --isa ("scalar", ...), or the best this CPU runs for NULL; NULL when the CPU
+ * lacks it or the name is unknown. Const tables: any thread. */
+const struct kernels *kernels_choose(const char *isa);
+
+/* Names of the instruction sets this CPU runs, best last; the count is returned. */
+u32 kernels_list(const char **names, u32 max);
+
+#endif
