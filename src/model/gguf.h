@@ -14,6 +14,13 @@ enum gguf_type { /* the file's own numbers for metadata values */
     GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64
 };
 
+enum {
+    GGUF_MAX_KV = 1 << 16, GGUF_MAX_TENSORS = 1 << 20, GGUF_MAX_FILES = 1024,
+    GGUF_MAX_KEY = 65535, GGUF_MAX_NAME = 255,              /* bytes */
+    GGUF_MIN_ALIGNMENT = 8, GGUF_MAX_ALIGNMENT = 1 << 20,   /* powers of two */
+    GGUF_FLOOR_BYTES = 64 << 10                             /* see gguf_open */
+};
+
 struct gguf_str { /* bytes inside the mapping; no NUL at the end, may hold any byte */
     const char *at;
     u64 len;
@@ -22,7 +29,7 @@ struct gguf_str { /* bytes inside the mapping; no NUL at the end, may hold any b
 struct gguf_kv {
     struct gguf_str key;
     enum gguf_type type;
-    enum gguf_type item;  /* of an array; arrays of arrays are refused */
+    enum gguf_type item;  /* of an array's items (arrays of arrays are refused); of a scalar the same as type */
     u64 count;            /* items of an array; 1 otherwise */
     const u8 *at;         /* the value's bytes (unaligned), for an array its first item */
     u64 bytes;            /* of all its items */
@@ -33,7 +40,7 @@ struct gguf_tensor {
     u32 type;                /* enum dtype, one that dtype_info knows */
     u32 n_dims;              /* 1..4 */
     u64 ne[GGUF_MAX_DIMS];   /* innermost first; those past n_dims are 1; none is 0 */
-    const u8 *data;          /* in the mapping, bytes long */
+    const u8 *data;          /* in the mapping, bytes long; no two tensors share a byte */
     u64 bytes;
     u32 file;                /* which of the split files */
 };
@@ -41,33 +48,36 @@ struct gguf_tensor {
 struct gguf_file {
     const u8 *at;
     u64 bytes;
+    u64 kv_at, n_kv, tensors_at, n_tensors, data_at; /* offsets of the three parts in it */
+    u32 alignment;                                   /* of each tensor in the third */
 };
 
 struct gguf {
-    char *path;              /* the first file's, for messages */
+    char *path;              /* the first file's, for messages: cut at the front when it is very long */
     struct gguf_file *files; /* read-only mappings */
     u32 n_files;
+    bool mapped;             /* the files are ours to unmap */
     u32 version;
     struct gguf_kv *kv;      /* of the first file, in file order */
     u64 n_kv;
     struct gguf_tensor *tensors; /* of all files */
     u64 n_tensors;
     u64 data_bytes;          /* sum over tensors */
-    u32 *kv_index, *tensor_index; /* hash tables; see gguf.c */
-    u32 kv_mask, tensor_mask;
+    u32 *kv_order, *tensor_order; /* indices in the order of the names */
 };
 
 /* Map and check the file (and its other parts). On failure nothing is left behind and err names the file, the
- * field, the value and what was expected. Never allocates more than the file's size. Any thread. */
+ * field, the value and what was expected. Never allocates more than the files' bytes plus GGUF_FLOOR_BYTES, and
+ * nothing by count before every entry counted has been seen. Any thread; afterwards g is read-only. */
 int gguf_open(struct gguf *g, const char *path, struct err *err);
 
-/* The same over bytes in memory that outlive g: for tests and fuzzing. */
+/* The same over bytes in memory that outlive g: for tests and fuzzing. A split file is an error here. */
 int gguf_parse(struct gguf *g, const char *name, const void *bytes, u64 len, struct err *err);
 
 /* Accepts a half-open or zeroed object. */
 void gguf_close(struct gguf *g);
 
-/* NULL when absent. */
+/* NULL when absent. O(log n). */
 const struct gguf_kv *gguf_find(const struct gguf *g, const char *key);
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name);
 
@@ -78,8 +88,14 @@ int gguf_f32(const struct gguf *g, const char *key, float *out, struct err *err)
 int gguf_bool(const struct gguf *g, const char *key, bool *out, struct err *err);
 int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out, struct err *err);
 
-/* Item i of an integer array as i64 / of a string array. For strings the caller walks: *at starts at kv->at
- * and is moved past the item; checked at open, so it cannot fail. */
+/* "u32", "string", ...; and whether it is one of the eight integer types (bool is not). */
+const char *gguf_type_name(enum gguf_type type);
+bool gguf_type_is_int(enum gguf_type type);
+bool gguf_str_is(struct gguf_str s, const char *text);
+
+/* Item i < count of an integer value (a u64 above INT64_MAX comes out negative) or of an f32 or f64 value; 0
+ * for any other type: look at kv->item first. For strings the caller walks: *at starts at kv->at and is moved
+ * past the item; checked at open, so it cannot fail. */
 i64 gguf_item_int(const struct gguf_kv *kv, u64 i);
 float gguf_item_f32(const struct gguf_kv *kv, u64 i);
 struct gguf_str gguf_item_str(const u8 **at);

@@ -13,6 +13,8 @@ enum { /* limits that keep every product of dimensions within 64 bits; far above
     MAX_EXPERTS = 1024, MAX_USED = 64, MAX_VOCAB = 1 << 22, MAX_CTX = 1 << 24
 };
 
+enum { MIN_LAYER_TENSORS = 9 }; /* attn_norm, q, k, v, output, ffn_norm and three more: bounds block_count */
+
 struct hparams {
     enum arch arch;
     char name[64];        /* general.name, escaped; "" when absent */
@@ -34,9 +36,10 @@ struct hparams {
     u64 n_params;         /* elements of all tensors */
 };
 
-const char *hparams_arch_name(enum arch arch);
+const char *hparams_arch_name(enum arch arch); /* as general.architecture spells it */
 
-/* Reads and checks. err names file, key, value and wish. */
+/* Reads and checks. Keys that would change the arithmetic in a way no field above describes (soft caps, clamps,
+ * YaRN, sigmoid routing, ...) are refused unless neutral. err names file, key, value and wish. */
 int hparams_read(struct hparams *hp, const struct gguf *g, struct err *err);
 
 #endif
