@@ -7,14 +7,10 @@
  * that every pointer in struct gguf lies inside the mapping and every length has been proven, and
  * no later code needs to ask again.
  *
- * Names are found by binary search over sorted indices, not by hashing: a stranger can choose names
- * that collide in any hash without a secret, nobody can make a sort slow, and duplicates end up
- * side by side.
- *
  * Refused although other readers may accept it: big-endian files, version 1, arrays of arrays,
  * tensors out of file order or sharing bytes (loading such a file could take many times its size),
- * unknown tensor types. What we cannot refuse is a file that shrinks while it is mapped: reading
- * past the new end is a SIGBUS. */
+ * unknown tensor types. What we cannot refuse is a file that changes while it is mapped: a checked
+ * length may then be wrong, and reading past a new end is a SIGBUS. */
 #include "model/gguf.h"
 
 #include <errno.h>
@@ -28,9 +24,9 @@
 #include <unistd.h>
 
 enum {
-    MIN_KV_BYTES = 8 + 1 + 4 + 1, /* key length, key, type, a bool */
-    MIN_TENSOR_BYTES =
-        8 + 1 + 4 + 8 + 4 + 8, /* name length, name, n_dims, one dimension, type, offset */
+    /* Key length, key, type, a bool; name length, name, n_dims, one dimension, type, offset. */
+    MIN_KV_BYTES = 8 + 1 + 4 + 1,
+    MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8,
     DEFAULT_ALIGNMENT = 32,
     PATH_SHOWN = 200, /* bytes of a path in a message: leaves 300 of struct err for what is wrong */
     NAME_SHOWN = 80,
@@ -63,34 +59,11 @@ static const struct {
     {"split.tensors.count", offsetof(struct head, split_tensors), GGUF_MAX_TENSORS},
 };
 
-static const struct {
-    const char *name;
-    u8 bytes; /* 0: not fixed */
-    bool is_int;
-} TYPES[] = {
-    [GGUF_U8] = {"u8", 1, true},          [GGUF_I8] = {"i8", 1, true},
-    [GGUF_U16] = {"u16", 2, true},        [GGUF_I16] = {"i16", 2, true},
-    [GGUF_U32] = {"u32", 4, true},        [GGUF_I32] = {"i32", 4, true},
-    [GGUF_F32] = {"f32", 4, false},       [GGUF_BOOL] = {"bool", 1, false},
-    [GGUF_STRING] = {"string", 0, false}, [GGUF_ARRAY] = {"array", 0, false},
-    [GGUF_U64] = {"u64", 8, true},        [GGUF_I64] = {"i64", 8, true},
-    [GGUF_F64] = {"f64", 8, false},
-};
-
-/* Little-endian words at any address, read on a machine of any endianness. */
-static u32 le32(const u8 *p)
-{
-    return (u32)p[0] | (u32)p[1] << 8 | (u32)p[2] << 16 | (u32)p[3] << 24;
-}
-
-static u64 le64(const u8 *p)
-{
-    return le32(p) | (u64)le32(p + 4) << 32;
-}
-
 /* Fills err with "PATH: KIND "NAME": ..." and returns -1. */
-__attribute__((format(printf, 2, 3))) static int refuse(const struct reader *r, const char *fmt,
-                                                        ...)
+static int refuse(const struct reader *r, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static int refuse(const struct reader *r, const char *fmt, ...)
 {
     char what[sizeof r->err->text], name[NAME_SHOWN];
     va_list args;
@@ -123,7 +96,7 @@ static int take_u32(struct reader *r, u32 *out, const char *field)
     const u8 *p = take(r, 4, field);
     if (!p)
         return -1;
-    *out = le32(p);
+    *out = gguf_le32(p);
     return 0;
 }
 
@@ -132,7 +105,7 @@ static int take_u64(struct reader *r, u64 *out, const char *field)
     const u8 *p = take(r, 8, field);
     if (!p)
         return -1;
-    *out = le64(p);
+    *out = gguf_le64(p);
     return 0;
 }
 
@@ -177,7 +150,7 @@ static int take_strings(struct reader *r, u64 count)
 static int take_numbers(struct reader *r, const struct gguf_kv *kv)
 {
     u64 bytes;
-    if (!mul_u64(kv->count, TYPES[kv->item].bytes, &bytes))
+    if (!mul_u64(kv->count, gguf_type_bytes(kv->item), &bytes))
         return refuse(r, "array of %" PRIu64 " items: its size wraps", kv->count);
     if (!take(r, bytes, "the value"))
         return -1;
@@ -194,8 +167,8 @@ static int take_type(struct reader *r, enum gguf_type *out, const char *field)
     u32 type;
     if (take_u32(r, &type, field))
         return -1;
-    if (type >= COUNT(TYPES))
-        return refuse(r, "%s is %" PRIu32 ", expected 0 to %zu", field, type, COUNT(TYPES) - 1);
+    if (type > GGUF_F64)
+        return refuse(r, "%s is %" PRIu32 ", expected 0 to %d", field, type, GGUF_F64);
     *out = (enum gguf_type)type;
     return 0;
 }
@@ -231,7 +204,7 @@ static int note_kv(const struct reader *r, const struct gguf_kv *kv, struct head
             return refuse(r, "appears twice");
         head->seen |= 1u << i;
         if (!gguf_type_is_int(kv->type))
-            return refuse(r, "is of type %s, expected an integer", TYPES[kv->type].name);
+            return refuse(r, "is of type %s, expected an integer", gguf_type_name(kv->type));
         i64 value = gguf_item_int(kv, 0);
         if (value < 0 || value > NOTED[i].max)
             return refuse(r, "is %" PRId64 ", expected 0 to %" PRIu32, value, NOTED[i].max);
@@ -408,152 +381,112 @@ fail:
     return -1;
 }
 
-/* Split files. Part i (from 0) of n is called NAME-0000(i+1)-of-0000n.gguf; writes that name over
- * path, whose own suffix has the same length. False when path is not named like a part of n. */
+/* The path as messages show it: its end, when it is very long. */
+static const char *shown_path(const char *path)
+{
+    size_t len = strlen(path);
+    return len > PATH_SHOWN ? path + len - PATH_SHOWN : path;
+}
+
+/* Part i (from 0) of n is called NAME-0000(i+1)-of-0000n.gguf. Writes that name over path, whose
+ * own suffix has the same length; false when path is not named like a part of n. */
 static bool name_part(char *path, u32 i, u32 n)
 {
-    char suffix[32], last[16];
+    char suffix[32];
     size_t len = strlen(path);
-    size_t size = (size_t)snprintf(suffix, sizeof suffix, "-%05u-of-%05u.gguf", i + 1, n);
-    size_t last_size = (size_t)snprintf(last, sizeof last, "-of-%05u.gguf", n);
-    if (len < size || path[len - size] != '-' || memcmp(path + len - last_size, last, last_size))
+    size_t size =
+        (size_t)snprintf(suffix, sizeof suffix, "-%05" PRIu32 "-of-%05" PRIu32 ".gguf", i + 1, n);
+    size_t digits = strlen("-00001"); /* the rest must be there already */
+    if (len < size || path[len - size] != '-' ||
+        memcmp(path + len - size + digits, suffix + digits, size - digits))
         return false;
-    memcpy(path + len - size, suffix, size);
+    memcpy(path + len - size, suffix, digits);
     return true;
 }
 
-/* Maps and checks parts 1..n-1, n = first->split_count. part is a copy of the first one's path, to
- * be written to. */
-static int open_parts(struct gguf *g, char *part, const struct head *first, struct err *err)
+/* The file given must be the first part and named so. first_name is its path as name_part makes it.
+ */
+static int check_first_part(const struct gguf *g, const char *path, const char *first_name,
+                            const struct head *head, struct err *err)
 {
-    u32 n = first->split_count;
+    const char *slash = strrchr(first_name, '/');
+    u32 n = head->split_count;
+    if (head->split_no >= n)
+        return err_set(err, "%s: split.no is %" PRIu32 ", expected less than split.count %" PRIu32,
+                       g->path, head->split_no, n);
+    if (head->split_no != 0)
+        return err_set(err, "%s: split.no is %" PRIu32 ", expected 0: give the first part, %.120s",
+                       g->path, head->split_no, slash ? slash + 1 : first_name);
+    if (strcmp(path, first_name))
+        return err_set(err,
+                       "%s: split.no is 0, but the name is that of another part, expected %.120s",
+                       g->path, slash ? slash + 1 : first_name);
+    return 0;
+}
+
+static int open_part(struct gguf *g, const char *path, u32 i, u32 n, struct err *err)
+{
+    struct head head;
+    struct gguf_file *f = &g->files[i];
+    const char *shown = shown_path(path);
+    if (map_file(f, path, shown, err))
+        return -1;
+    g->n_files = i + 1;
+    if (check_file(f, shown, &head, err))
+        return -1;
+    if (head.split_no != i || head.split_count != n)
+        return err_set(err,
+                       "%s: split.no is %" PRIu32 " and split.count %" PRIu32 ", expected %" PRIu32
+                       " and %" PRIu32,
+                       shown, head.split_no, head.split_count, i, n);
+    return 0;
+}
+
+/* Maps and checks the parts after the first. name is a copy of path, to be written to. */
+static int open_parts(struct gguf *g, const char *path, char *name, const struct head *head,
+                      struct err *err)
+{
+    u32 n = head->split_count;
     u64 n_tensors = g->files[0].n_tensors;
-    char suffix[32];
-    snprintf(suffix, sizeof suffix, "-00001-of-%05u.gguf", n);
-    if (first->split_no != 0) {
-        if (first->split_no < n && name_part(part, 0, n))
-            return err_set(err, "%s: is part %u of %u of a split file, give the first: %s", g->path,
-                           first->split_no + 1, n, part);
-        return err_set(err, "%s: split.no is %u of %u, give the first part, named NAME%s", g->path,
-                       first->split_no, n, suffix);
-    }
-    if (strlen(part) < strlen(suffix) || strcmp(part + strlen(part) - strlen(suffix), suffix))
-        return err_set(err, "%s: split.count is %u, expected a file name that ends in %s", g->path,
-                       n, suffix);
+    if (!name_part(name, 0, n))
+        return err_set(err,
+                       "%s: split.no is %" PRIu32 " and split.count %" PRIu32
+                       ", expected a name that ends in -00001-of-%05" PRIu32 ".gguf",
+                       g->path, head->split_no, n, n);
+    if (check_first_part(g, path, name, head, err))
+        return -1;
     struct gguf_file *files = realloc(g->files, n * sizeof *files);
     if (!files)
-        return err_set(err, "%s: out of memory for %u parts", g->path, n);
+        return err_set(err, "%s: out of memory for %" PRIu32 " parts", g->path, n);
     g->files = files;
     for (u32 i = 1; i < n; i++) {
-        struct head head;
-        name_part(part, i, n);
-        const char *shown = strlen(part) > PATH_SHOWN ? part + strlen(part) - PATH_SHOWN : part;
-        if (map_file(&g->files[i], part, shown, err))
+        name_part(name, i, n);
+        if (open_part(g, name, i, n, err))
             return -1;
-        g->n_files = i + 1;
-        if (check_file(&g->files[i], shown, &head, err))
-            return -1;
-        if (head.split_no != i || head.split_count != n)
-            return err_set(err, "%s: split.no %u of %u, expected %u of %u", shown, head.split_no,
-                           head.split_count, i, n);
         n_tensors += g->files[i].n_tensors;
     }
-    if (first->split_tensors && n_tensors != first->split_tensors)
-        return err_set(err, "%s: split.tensors.count is %u, but the %u parts hold %" PRIu64,
-                       g->path, first->split_tensors, n, n_tensors);
-    if (n_tensors > GGUF_MAX_TENSORS)
-        return err_set(err, "%s: %" PRIu64 " tensors, expected at most %d", g->path, n_tensors,
-                       GGUF_MAX_TENSORS);
+    if (head->split_tensors && n_tensors != head->split_tensors)
+        return err_set(err,
+                       "%s: split.tensors.count is %" PRIu32 ", expected %" PRIu64
+                       ", the tensors in all %" PRIu32 " parts",
+                       g->path, head->split_tensors, n_tensors, n);
     return 0;
 }
 
-/* Names in an array of structs that begin with a gguf_str. */
-struct names {
-    const void *items;
-    size_t stride;
-};
-
-static struct gguf_str name_at(struct names names, u32 i)
+static int open_split(struct gguf *g, const char *path, const struct head *head, struct err *err)
 {
-    struct gguf_str s;
-    memcpy(&s, (const char *)names.items + i * names.stride, sizeof s);
-    return s;
+    char *name = strdup(path);
+    if (!name)
+        return err_set(err, "%s: out of memory", g->path);
+    int result = open_parts(g, path, name, head, err);
+    free(name);
+    return result;
 }
 
-static int name_cmp(struct gguf_str a, struct gguf_str b)
+/* Files that were split once and merged again keep a split.count of 0 or 1. */
+static bool is_split(const struct head *head)
 {
-    int c = memcmp(a.at, b.at, min_u64(a.len, b.len));
-    return c ? c : (a.len > b.len) - (a.len < b.len);
-}
-
-/* Moves the item at i down the heap order[0..n) until no child is greater. */
-static void sift_down(u32 *order, u32 i, u32 n, struct names names)
-{
-    for (u32 child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n &&
-            name_cmp(name_at(names, order[child]), name_at(names, order[child + 1])) < 0)
-            child++;
-        if (name_cmp(name_at(names, order[i]), name_at(names, order[child])) >= 0)
-            return;
-        u32 t = order[i];
-        order[i] = order[child];
-        order[child] = t;
-    }
-}
-
-/* Heapsort: no memory, and n log n whatever the names are. */
-static void sort_names(u32 *order, u32 n, struct names names)
-{
-    for (u32 i = 0; i < n; i++)
-        order[i] = i;
-    for (u32 i = n / 2; i-- > 0;)
-        sift_down(order, i, n, names);
-    for (u32 i = n; i-- > 1;) {
-        u32 t = order[0];
-        order[0] = order[i];
-        order[i] = t;
-        sift_down(order, 0, i, names);
-    }
-}
-
-static int check_unique(const struct gguf *g, const char *kind, const u32 *order, u32 n,
-                        struct names names, struct err *err)
-{
-    struct reader r = {.path = g->path, .kind = kind, .err = err};
-    for (u32 i = 1; i < n; i++) {
-        r.name = name_at(names, order[i]);
-        if (!name_cmp(name_at(names, order[i - 1]), r.name))
-            return refuse(&r, "appears twice");
-    }
-    return 0;
-}
-
-/* Index of a name, or n. */
-static u32 find_name(const char *name, const u32 *order, u32 n, struct names names)
-{
-    struct gguf_str want = {name, strlen(name)};
-    u32 lo = 0, hi = n;
-    while (lo < hi) {
-        u32 mid = lo + (hi - lo) / 2;
-        int c = name_cmp(name_at(names, order[mid]), want);
-        if (!c)
-            return order[mid];
-        if (c < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return n;
-}
-
-static struct names kv_names(const struct gguf *g)
-{
-    return (struct names){g->kv, sizeof *g->kv};
-}
-
-static struct names tensor_names(const struct gguf *g)
-{
-    return (struct names){g->tensors, sizeof *g->tensors};
+    return head->split_count > 1 || head->split_no > 0;
 }
 
 /* Takes the memory for everything counted, if the files are large enough to deserve it. */
@@ -565,12 +498,14 @@ static int allocate(struct gguf *g, struct err *err)
         g->n_tensors += g->files[i].n_tensors;
         have += g->files[i].bytes;
     }
+    if (g->n_tensors > GGUF_MAX_TENSORS)
+        return err_set(err, "%s: %" PRIu64 " tensors in all parts, expected at most %d", g->path,
+                       g->n_tensors, GGUF_MAX_TENSORS);
     u64 kv_bytes = sizeof *g->kv + sizeof *g->kv_order;
     u64 tensor_bytes = sizeof *g->tensors + sizeof *g->tensor_order;
-    /* Cannot wrap: at most 2^16 * 52 + 2^20 * 92 + 2^10 * 64 bytes. The path twice: ours and
-     * open_parts'. */
+    /* Cannot wrap: at most 2^16 * 52 + 2^17 * 92 + 2^9 * 64 bytes and a short path. */
     u64 need = g->n_kv * kv_bytes + g->n_tensors * tensor_bytes + g->n_files * sizeof *g->files +
-               2 * (strlen(g->path) + 1);
+               strlen(g->path) + 1;
     if (need > have)
         return err_set(err,
                        "%s: %" PRIu64 " metadata entries and %" PRIu64 " tensors take %" PRIu64
@@ -614,30 +549,23 @@ static int build(struct gguf *g, struct err *err)
     for (u32 i = 0; i < g->n_files; n += g->files[i++].n_tensors)
         if (store(g, i, n, err))
             return -1;
-    sort_names(g->kv_order, (u32)g->n_kv, kv_names(g));
-    sort_names(g->tensor_order, (u32)g->n_tensors, tensor_names(g));
-    if (check_unique(g, "metadata", g->kv_order, (u32)g->n_kv, kv_names(g), err) ||
-        check_unique(g, "tensor", g->tensor_order, (u32)g->n_tensors, tensor_names(g), err))
-        return -1;
-    return 0;
+    return gguf_index(g, err);
 }
 
 /* The path for messages and room for the first file. */
 static int begin(struct gguf *g, const char *path, struct err *err)
 {
-    size_t len = strlen(path);
     memset(g, 0, sizeof *g);
-    g->path = strdup(len > PATH_SHOWN ? path + len - PATH_SHOWN : path);
+    g->path = strdup(shown_path(path));
     g->files = mem_array(1, sizeof *g->files);
     if (!g->path || !g->files)
-        return err_set(err, "out of memory");
+        return err_set(err, "%s: out of memory", shown_path(path));
     return 0;
 }
 
 int gguf_open(struct gguf *g, const char *path, struct err *err)
 {
     struct head head;
-    char *part = NULL;
     if (begin(g, path, err))
         goto fail;
     g->mapped = true;
@@ -647,21 +575,12 @@ int gguf_open(struct gguf *g, const char *path, struct err *err)
     if (check_file(&g->files[0], g->path, &head, err))
         goto fail;
     g->version = head.version;
-    if (head.split_count > 1 || head.split_no > 0) { /* merged files keep a split.count of 0 or 1 */
-        part = strdup(path);
-        if (!part) {
-            err_set(err, "%s: out of memory", g->path);
-            goto fail;
-        }
-        if (open_parts(g, part, &head, err))
-            goto fail;
-    }
+    if (is_split(&head) && open_split(g, path, &head, err))
+        goto fail;
     if (build(g, err))
         goto fail;
-    free(part);
     return 0;
 fail:
-    free(part);
     gguf_close(g);
     return -1;
 }
@@ -676,8 +595,8 @@ int gguf_parse(struct gguf *g, const char *name, const void *bytes, u64 len, str
     if (check_file(&g->files[0], g->path, &head, err))
         goto fail;
     g->version = head.version;
-    if (head.split_count > 1 || head.split_no > 0) {
-        err_set(err, "%s: is part %u of %u, expected a whole file", g->path, head.split_no + 1,
+    if (is_split(&head)) {
+        err_set(err, "%s: split.count is %" PRIu32 ", expected a whole file", g->path,
                 head.split_count);
         goto fail;
     }
@@ -700,137 +619,4 @@ void gguf_close(struct gguf *g)
     free(g->tensors);
     free(g->tensor_order);
     memset(g, 0, sizeof *g);
-}
-
-const struct gguf_kv *gguf_find(const struct gguf *g, const char *key)
-{
-    u32 i = find_name(key, g->kv_order, (u32)g->n_kv, kv_names(g));
-    return i < g->n_kv ? &g->kv[i] : NULL;
-}
-
-const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name)
-{
-    u32 i = find_name(name, g->tensor_order, (u32)g->n_tensors, tensor_names(g));
-    return i < g->n_tensors ? &g->tensors[i] : NULL;
-}
-
-static int wrong_type(const struct gguf *g, const struct gguf_kv *kv, const char *wish,
-                      struct err *err)
-{
-    struct reader r = {.path = g->path, .kind = "metadata", .name = kv->key, .err = err};
-    return refuse(&r, "is of type %s, expected %s", TYPES[kv->type].name, wish);
-}
-
-int gguf_u32(const struct gguf *g, const char *key, u32 *out, struct err *err)
-{
-    const struct gguf_kv *kv = gguf_find(g, key);
-    if (!kv)
-        return 0;
-    if (!gguf_type_is_int(kv->type))
-        return wrong_type(g, kv, "an integer", err);
-    i64 value = gguf_item_int(kv, 0);
-    if (value < 0 || value > UINT32_MAX)
-        return err_set(err, "%s: metadata \"%s\": is %s%" PRIu64 ", expected 0 to %" PRIu32,
-                       g->path, key, value < 0 && kv->type != GGUF_U64 ? "-" : "",
-                       value < 0 && kv->type != GGUF_U64 ? 0 - (u64)value : (u64)value, UINT32_MAX);
-    *out = (u32)value;
-    return 1;
-}
-
-int gguf_f32(const struct gguf *g, const char *key, float *out, struct err *err)
-{
-    const struct gguf_kv *kv = gguf_find(g, key);
-    if (!kv)
-        return 0;
-    if (kv->type != GGUF_F32 && kv->type != GGUF_F64)
-        return wrong_type(g, kv, "f32 or f64", err);
-    *out = gguf_item_f32(kv, 0);
-    return 1;
-}
-
-int gguf_bool(const struct gguf *g, const char *key, bool *out, struct err *err)
-{
-    const struct gguf_kv *kv = gguf_find(g, key);
-    if (!kv)
-        return 0;
-    if (kv->type != GGUF_BOOL)
-        return wrong_type(g, kv, "bool", err);
-    *out = kv->at[0] != 0;
-    return 1;
-}
-
-int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out, struct err *err)
-{
-    const struct gguf_kv *kv = gguf_find(g, key);
-    if (!kv)
-        return 0;
-    if (kv->type != GGUF_STRING)
-        return wrong_type(g, kv, "string", err);
-    const u8 *at = kv->at;
-    *out = gguf_item_str(&at);
-    return 1;
-}
-
-const char *gguf_type_name(enum gguf_type type)
-{
-    return (u32)type < COUNT(TYPES) ? TYPES[type].name : "?";
-}
-
-bool gguf_type_is_int(enum gguf_type type)
-{
-    return (u32)type < COUNT(TYPES) && TYPES[type].is_int;
-}
-
-bool gguf_str_is(struct gguf_str s, const char *text)
-{
-    return s.len == strlen(text) && !memcmp(s.at, text, s.len);
-}
-
-i64 gguf_item_int(const struct gguf_kv *kv, u64 i)
-{
-    const u8 *p = kv->at + i * TYPES[kv->item].bytes;
-    switch (kv->item) {
-    case GGUF_U8:
-        return p[0];
-    case GGUF_I8:
-        return (i8)p[0];
-    case GGUF_U16:
-        return p[0] | p[1] << 8;
-    case GGUF_I16:
-        return (i16)(p[0] | p[1] << 8);
-    case GGUF_U32:
-        return le32(p);
-    case GGUF_I32:
-        return (i32)le32(p);
-    case GGUF_U64:
-    case GGUF_I64:
-        return (i64)le64(p);
-    default:
-        return 0;
-    }
-}
-
-float gguf_item_f32(const struct gguf_kv *kv, u64 i)
-{
-    const u8 *p = kv->at + i * TYPES[kv->item].bytes;
-    if (kv->item == GGUF_F32) {
-        u32 bits = le32(p);
-        float value;
-        memcpy(&value, &bits, sizeof value);
-        return value;
-    }
-    if (kv->item == GGUF_F64) {
-        u64 bits = le64(p);
-        double value;
-        memcpy(&value, &bits, sizeof value);
-        return (float)value;
-    }
-    return 0;
-}
-
-struct gguf_str gguf_item_str(const u8 **at)
-{
-    struct gguf_str s = {(const char *)*at + 8, le64(*at)};
-    *at += 8 + s.len;
-    return s;
 }

@@ -15,8 +15,10 @@ enum gguf_type { /* the file's own numbers for metadata values */
 };
 
 enum {
-    GGUF_MAX_KV = 1 << 16, GGUF_MAX_TENSORS = 1 << 20, GGUF_MAX_FILES = 1024,
-    GGUF_MAX_KEY = 65535, GGUF_MAX_NAME = 255,              /* bytes */
+    /* What no real file comes near, and what sorts within half a second: the specification's own limit for
+     * a key is 65535 bytes. */
+    GGUF_MAX_KV = 1 << 16, GGUF_MAX_TENSORS = 1 << 17, GGUF_MAX_FILES = 512,
+    GGUF_MAX_KEY = 1024, GGUF_MAX_NAME = 255,               /* bytes */
     GGUF_MIN_ALIGNMENT = 8, GGUF_MAX_ALIGNMENT = 1 << 20,   /* powers of two */
     GGUF_FLOOR_BYTES = 64 << 10                             /* see gguf_open */
 };
@@ -77,6 +79,9 @@ int gguf_parse(struct gguf *g, const char *name, const void *bytes, u64 len, str
 /* Accepts a half-open or zeroed object. */
 void gguf_close(struct gguf *g);
 
+/* Part of opening: sorts the names into kv_order and tensor_order. -1, with err, when one appears twice. */
+int gguf_index(struct gguf *g, struct err *err);
+
 /* NULL when absent. O(log n). */
 const struct gguf_kv *gguf_find(const struct gguf *g, const char *key);
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name);
@@ -88,8 +93,9 @@ int gguf_f32(const struct gguf *g, const char *key, float *out, struct err *err)
 int gguf_bool(const struct gguf *g, const char *key, bool *out, struct err *err);
 int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out, struct err *err);
 
-/* "u32", "string", ...; and whether it is one of the eight integer types (bool is not). */
+/* "u32", "string", ...; bytes of one value, 0 for strings and arrays; one of the eight integer types (bool is not). */
 const char *gguf_type_name(enum gguf_type type);
+u32 gguf_type_bytes(enum gguf_type type);
 bool gguf_type_is_int(enum gguf_type type);
 bool gguf_str_is(struct gguf_str s, const char *text);
 
@@ -99,5 +105,16 @@ bool gguf_str_is(struct gguf_str s, const char *text);
 i64 gguf_item_int(const struct gguf_kv *kv, u64 i);
 float gguf_item_f32(const struct gguf_kv *kv, u64 i);
 struct gguf_str gguf_item_str(const u8 **at);
+
+/* Little-endian words at any address, on a machine of any endianness. */
+static inline u32 gguf_le32(const u8 *p)
+{
+    return (u32)p[0] | (u32)p[1] << 8 | (u32)p[2] << 16 | (u32)p[3] << 24;
+}
+
+static inline u64 gguf_le64(const u8 *p)
+{
+    return gguf_le32(p) | (u64)gguf_le32(p + 4) << 32;
+}
 
 #endif

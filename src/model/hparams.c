@@ -5,12 +5,17 @@
  * NEUTRAL and refused by name, since a wrong answer without a word is worse than no answer. */
 #include "model/hparams.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { KEY_BYTES = 96 };
+
+/* Scales outside these are damage, and inside them no product of a few can leave fp32. */
+#define MIN_FACTOR 1e-6f
+#define MAX_FACTOR 1e6f
 
 enum experts { NEVER, MAYBE, ALWAYS };
 
@@ -117,8 +122,8 @@ static int need_u32(const struct source *s, const char *name, u32 hi, u32 *out)
     return *out ? 0 : missing(s, name, wish);
 }
 
-/* Finite and above zero. *out keeps its value when the key is absent. */
-static int may_f32(const struct source *s, const char *name, float *out)
+/* *out keeps its value when the key is absent. NaN fails every comparison. */
+static int may_f32(const struct source *s, const char *name, float lo, float hi, float *out)
 {
     char key[KEY_BYTES];
     key_of(s, key, name);
@@ -126,9 +131,9 @@ static int may_f32(const struct source *s, const char *name, float *out)
     int found = gguf_f32(s->g, key, &value, s->err);
     if (found <= 0)
         return found;
-    if (!(value > 0) || !isfinite(value))
-        return err_set(s->err, "%s: metadata \"%s\": is %g, expected a finite number above 0",
-                       s->g->path, key, (double)value);
+    if (!(value >= lo && value <= hi))
+        return err_set(s->err, "%s: metadata \"%s\": is %g, expected %g to %g", s->g->path, key,
+                       (double)value, (double)lo, (double)hi);
     *out = value;
     return 0;
 }
@@ -274,14 +279,10 @@ static int read_rope_scaling(const struct source *s, struct hparams *hp)
         return err_set(s->err, "%s: metadata \"%s\": is \"%s\", expected none or linear",
                        s->g->path, key, err_quote(quoted, sizeof quoted, type.at, type.len));
     /* The second name is that of files older than rope.scaling. */
-    if (may_f32(s, "rope.scale_linear", &factor) || may_f32(s, "rope.scaling.factor", &factor))
+    if (may_f32(s, "rope.scale_linear", MIN_FACTOR, MAX_FACTOR, &factor) ||
+        may_f32(s, "rope.scaling.factor", MIN_FACTOR, MAX_FACTOR, &factor))
         return -1;
     hp->rope_scale = gguf_str_is(type, "none") ? 1 : 1 / factor;
-    if (!(hp->rope_scale > 0) || !isfinite(hp->rope_scale))
-        return err_set(s->err,
-                       "%s: metadata \"%s.rope.scaling.factor\": is %g, expected one with a finite "
-                       "reciprocal",
-                       s->g->path, s->arch, (double)factor);
     return 0;
 }
 
@@ -289,7 +290,7 @@ static int read_rope(const struct source *s, struct hparams *hp)
 {
     hp->rope_base = 10000;
     hp->d_rope = hp->d_head;
-    if (may_f32(s, "rope.freq_base", &hp->rope_base) ||
+    if (may_f32(s, "rope.freq_base", 1, 1e15f, &hp->rope_base) ||
         may_u32(s, "rope.dimension_count", 1, hp->d_head, &hp->d_rope))
         return -1;
     if (hp->d_rope % 2)
@@ -297,10 +298,10 @@ static int read_rope(const struct source *s, struct hparams *hp)
                        "%s: metadata \"%s.rope.dimension_count\": is %" PRIu32
                        ", expected an even number",
                        s->g->path, s->arch, hp->d_rope);
-    if (may_f32(s, "attention.layer_norm_rms_epsilon", &hp->eps))
+    if (may_f32(s, "attention.layer_norm_rms_epsilon", FLT_MIN, 1, &hp->eps))
         return -1;
     if (hp->eps == 0)
-        return missing(s, "attention.layer_norm_rms_epsilon", "a finite number above 0");
+        return missing(s, "attention.layer_norm_rms_epsilon", "a number above 0");
     return read_rope_scaling(s, hp);
 }
 
@@ -347,7 +348,7 @@ static int read_experts(const struct source *s, struct hparams *hp)
     hp->used_scale = 1;
     key_of(s, key, "expert_weights_norm");
     if (gguf_bool(s->g, key, &hp->used_norm, s->err) < 0 ||
-        may_f32(s, "expert_weights_scale", &hp->used_scale))
+        may_f32(s, "expert_weights_scale", MIN_FACTOR, MAX_FACTOR, &hp->used_scale))
         return -1;
     if (ARCHS[hp->arch].ff_is_exp)
         hp->d_ff_exp = hp->d_ff;
@@ -373,6 +374,9 @@ static int read_widths(const struct source *s, struct hparams *hp)
                        "%s: metadata \"%s.expert_count\": is %" PRIu32
                        ", but no layer has a tensor ffn_gate_inp.weight",
                        s->g->path, s->arch, hp->n_experts);
+    if (!hp->n_experts && n_routers)
+        return missing(s, "expert_count",
+                       "the number of experts, as there are tensors ffn_gate_inp");
     if (n_routers == hp->n_layers)
         hp->d_ff = 0;
     else if (!hp->d_ff)
