@@ -29,7 +29,7 @@ bool token_is_end(const struct token_model *t, u32 id);
 /* The id whose whole text is these bytes (special tokens included), or TOKEN_NONE. */
 i32 token_find(const struct token_model *t, const char *text, size_t len);
 
-enum { TOKEN_PARSE_SPECIAL = 1 /* added and control tokens spelled in the text become their ids */,
+enum { TOKEN_PARSE_SPECIAL = 1 /* control, unknown and user-defined tokens spelled in the text become their ids */,
        TOKEN_ADD_BOS = 2 /* put bos (eos) where the file asks for it */ };
 
 struct token_ids { /* grows; zero-initialise; released by token_ids_free */
@@ -38,8 +38,10 @@ struct token_ids { /* grows; zero-initialise; released by token_ids_free */
 };
 void token_ids_free(struct token_ids *ids);
 
-/* Appends the ids of text[0..len) to out. Ill-formed UTF-8 is an error (nothing appended). Without
- * TOKEN_PARSE_SPECIAL text never becomes a control token. Time is O(len log len). */
+/* Appends the ids of text[0..len) to out. Ill-formed UTF-8 is an error (nothing appended). Time is O(len log len).
+ * With TOKEN_PARSE_SPECIAL the ids are those of Hugging Face's tokenizers. Without it, the way for text that users
+ * write, a token's spelling is only text: neither <|im_end|> (control) nor <tool_call> (user-defined) is seen. The
+ * exception are user-defined tokens of white space alone (OLMo's runs of spaces): they always are. */
 int token_encode(const struct token_model *t, const char *text, size_t len, unsigned flags, struct token_ids *out,
                  struct err *err);
 
