@@ -1,0 +1,239 @@
+/* The CPU device: its memory, laid out once at open, and the step. Nothing here allocates after cpu_open. */
+#include "device/dev_cpu.h"
+
+#include "kernel/pack.h"
+#include "plan/rope.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory: one region, handed out front to back; counted first, then allocated ---- */
+
+struct carve {
+    u8 *base; /* NULL while counting */
+    u64 used;
+};
+
+static void *take(struct carve *v, u64 n, u64 item_bytes)
+{
+    void *at = v->base ? v->base + v->used : NULL;
+    v->used += round_up_u64(n * item_bytes, 64);
+    return at;
+}
+
+static void carve_buffer(struct cpu *c, struct carve *v, enum plan_buf b)
+{
+    const struct plan_buffer *pb = &c->dev.plan->bufs[b];
+    struct cpu_buf *buf = &c->bufs[b];
+    if (!pb->width)
+        return;
+    u32 rows = b == BUF_LOGITS ? c->dev.opts.max_logits : c->dev.opts.max_rows;
+    u32 n = rows * pb->ranks, blocks = (pb->width + ACT_BLOCK - 1) / ACT_BLOCK;
+    buf->ranks = pb->ranks;
+    buf->stride = (u32)round_up_u64(pb->width, PANEL);
+    buf->y = take(v, n, sizeof *buf->y);
+    buf->act = take(v, n, sizeof *buf->act);
+    buf->in = take(v, n, sizeof *buf->in);
+    float *x = take(v, (u64)n * buf->stride, sizeof *x);
+    i8 *q = pb->quantised ? take(v, (u64)n * blocks * ACT_BLOCK, 1) : NULL;
+    float *d = pb->quantised ? take(v, (u64)n * blocks, sizeof *d) : NULL;
+    i16 *sum = pb->quantised ? take(v, (u64)n * blocks, sizeof *sum) : NULL;
+    for (u32 i = 0; v->base && i < n; i++) {
+        buf->y[i] = x + (u64)i * buf->stride;
+        buf->act[i] = (struct act){.x = buf->y[i]};
+        if (q)
+            buf->act[i] = (struct act){buf->y[i], q + (u64)i * blocks * ACT_BLOCK, d + (u64)i * blocks,
+                                       sum + (u64)i * blocks};
+        buf->in[i] = &buf->act[i];
+    }
+}
+
+static void carve_all(struct cpu *c, struct carve *v)
+{
+    const struct plan *p = c->dev.plan;
+    const struct hparams *hp = &p->hp;
+    u32 rows = c->dev.opts.max_rows, pairs = rows * hp->n_used;
+    for (u32 b = 0; b < BUF_COUNT; b++)
+        carve_buffer(c, v, b);
+    c->logit_rows = take(v, c->dev.opts.max_logits, sizeof *c->logit_rows);
+    c->att_parts = take(v, (u64)pool_threads(c->pool) * hp->d_head, sizeof *c->att_parts);
+    c->cuts = take(v, p->n_ops, sizeof *c->cuts);
+    if (!hp->n_experts)
+        return;
+    u32 stride = c->bufs[BUF_EXP_ACT].stride;
+    c->exp_up = take(v, (u64)pairs * stride, sizeof *c->exp_up);
+    c->exp_up_rows = take(v, pairs, sizeof *c->exp_up_rows);
+    c->route_ids = take(v, pairs, sizeof *c->route_ids);
+    c->route_w = take(v, pairs, sizeof *c->route_w);
+    c->pairs = take(v, pairs, sizeof *c->pairs);
+    c->groups = take(v, pairs, sizeof *c->groups);
+    c->counts = take(v, hp->n_experts + 1, sizeof *c->counts);
+    c->pair_in = take(v, pairs, sizeof *c->pair_in);
+    c->pair_y = take(v, pairs, sizeof *c->pair_y);
+    c->pair_up = take(v, pairs, sizeof *c->pair_up);
+    for (u32 i = 0; v->base && i < pairs; i++)
+        c->exp_up_rows[i] = c->exp_up + (u64)i * stride;
+}
+
+static int open_scratch(struct cpu *c, struct err *err)
+{
+    struct carve v = {0};
+    carve_all(c, &v);
+    c->scratch_bytes = v.used;
+    c->scratch = mem_alloc(v.used);
+    if (!c->scratch)
+        return err_set(err, "out of memory: %llu bytes of scratch for %u rows", (unsigned long long)v.used,
+                       c->dev.opts.max_rows);
+    v = (struct carve){.base = c->scratch};
+    carve_all(c, &v);
+    c->dev.stats.scratch_bytes = c->scratch_bytes;
+    return 0;
+}
+
+static int open_arena(struct cpu *c, struct err *err)
+{
+    const struct hparams *hp = &c->dev.plan->hp;
+    if (c->dev.opts.kv != KV_F16)
+        return err_set(err, "--kv: q8_0 is not built in; this device keeps f16");
+    c->stride_ctx = (u32)round_up_u64(c->dev.opts.n_ctx, KV_PANEL);
+    c->head_bytes = (u64)c->stride_ctx * hp->d_head * sizeof(u16);
+    c->layer_bytes = c->head_bytes * 2 * hp->n_kv;
+    c->slot_bytes = c->layer_bytes * hp->n_layers;
+    if (!mul_u64(c->slot_bytes, c->dev.opts.n_slots, &c->arena_bytes))
+        return err_set(err, "--slots %u --ctx %u: the keys and values need more bytes than there are",
+                       c->dev.opts.n_slots, c->dev.opts.n_ctx);
+    c->arena = mem_alloc(c->arena_bytes);
+    c->rope_bytes = (u64)c->dev.opts.n_ctx * hp->d_rope * sizeof(float);
+    c->rope = mem_alloc(c->rope_bytes);
+    if (!c->arena || !c->rope)
+        return err_set(err, "out of memory: %llu bytes of keys and values for --slots %u --ctx %u; try less",
+                       (unsigned long long)(c->arena_bytes + c->rope_bytes), c->dev.opts.n_slots, c->dev.opts.n_ctx);
+    rope_table(c->rope, c->dev.opts.n_ctx, hp, c->dev.plan->rope_factors);
+    c->dev.stats.kv_bytes = c->arena_bytes;
+    return 0;
+}
+
+static void cpu_close(struct device *d)
+{
+    struct cpu *c = (struct cpu *)d;
+    cpu_unload(c);
+    mem_free(c->arena, c->arena_bytes);
+    mem_free(c->rope, c->rope_bytes);
+    mem_free(c->scratch, c->scratch_bytes);
+    pool_close(c->pool);
+    free(c);
+}
+
+static int cpu_open(struct device **out, const struct plan *p, const struct device_opts *opts, struct err *err)
+{
+    struct cpu *c = mem_array(1, sizeof *c);
+    if (!c)
+        return err_set(err, "out of memory");
+    c->dev = (struct device){.ops = &device_cpu, .plan = p, .opts = *opts};
+    c->k = kernels_choose(opts->isa);
+    if (!c->k) {
+        char text[32];
+        err_set(err, "--isa: this CPU does not run \"%s\", or it is not built in",
+                err_quote(text, sizeof text, opts->isa, strlen(opts->isa)));
+        goto fail;
+    }
+    if (pool_open(&c->pool, opts->n_threads, err) || open_arena(c, err) || open_scratch(c, err) || cpu_load(c, err))
+        goto fail;
+    c->dev.stats.name = device_cpu.name;
+    c->dev.stats.isa = c->k->isa;
+    c->dev.stats.n_threads = pool_threads(c->pool);
+    c->dev.stats.setup_bytes = p->n_ops * sizeof *c->cuts;
+    *out = &c->dev;
+    return 0;
+fail:
+    cpu_close(&c->dev);
+    return -1;
+}
+
+/* ---- the step ---- */
+
+/* Weights, each once, and the keys and values each row looks back on. */
+static u64 count_bytes(const struct cpu *c, const struct plan_op *op)
+{
+    const struct plan *p = c->dev.plan;
+    switch (op->kind) {
+    case OP_EMBED:
+        return plan_op_bytes(p, op) * c->n_rows;
+    case OP_EXPERTS_IN:
+    case OP_EXPERTS_OUT:
+        return plan_op_bytes_hit(p, op, c->n_groups);
+    case OP_ATTEND: {
+        u64 positions = 0;
+        for (u32 r = 0; r < c->n_rows; r++)
+            positions += c->rows[r].pos + 1;
+        return positions * (plan_kv_bytes(p) / p->hp.n_layers);
+    }
+    default:
+        return cpu_op_rows(c, op) ? plan_op_bytes(p, op) : 0;
+    }
+}
+
+/* FNV-1a over a row's words: enough to tell which operation parted first. */
+static u64 hash_row(const float *x, u32 n)
+{
+    u64 h = 0xCBF29CE484222325ull;
+    for (u32 i = 0; i < n; i++) {
+        u32 u;
+        memcpy(&u, x + i, 4);
+        h = (h ^ u) * 0x100000001B3ull;
+    }
+    return h;
+}
+
+static void trace(struct cpu *c, const struct plan_op *op)
+{
+    enum plan_buf b = op->add ? BUF_X : op->out;
+    const struct cpu_buf *buf = &c->bufs[b];
+    for (u32 r = 0; r < cpu_op_rows(c, op); r++) {
+        u64 h = 0;
+        for (u32 k = 0; k < buf->ranks; k++)
+            h = h * 31 + hash_row(buf->y[r * buf->ranks + k], c->dev.plan->bufs[b].width);
+        c->dev.trace(c->dev.trace_arg, op, op->last ? c->logit_rows[r] : r, h);
+    }
+}
+
+static int cpu_step(struct device *d, const struct row *rows, u32 n_rows, struct err *err)
+{
+    (void)err;
+    struct cpu *c = (struct cpu *)d;
+    const struct plan *p = d->plan;
+    double t0 = time_now();
+    c->rows = rows;
+    c->n_rows = n_rows;
+    c->n_logits = 0;
+    for (u32 i = 0; i < n_rows; i++)
+        if (rows[i].wants_logits)
+            c->logit_rows[c->n_logits++] = i;
+    if (d->opts.no_setup_cache || c->cut_rows != n_rows || c->cut_logits != c->n_logits)
+        cpu_prepare(c);
+    double t1 = time_now();
+    for (u32 i = 0; i < p->n_ops; i++) {
+        const struct plan_op *op = &p->ops[i];
+        cpu_run_op(c, op, &c->cuts[i]);
+        d->stats.bytes_read += count_bytes(c, op);
+        if (d->trace)
+            trace(c, op);
+    }
+    double t2 = time_now();
+    d->stats.steps++;
+    d->stats.submissions++;
+    d->stats.waits++;
+    d->stats.rows += n_rows;
+    d->stats.logit_rows += c->n_logits;
+    d->stats.setup_s += t1 - t0;
+    d->stats.wait_s += t2 - t1;
+    return 0;
+}
+
+static const float *cpu_logits(const struct device *d, u32 i)
+{
+    return ((const struct cpu *)d)->bufs[BUF_LOGITS].y[i];
+}
+
+const struct device_ops device_cpu = {
+    .name = "cpu", .open = cpu_open, .close = cpu_close, .step = cpu_step, .logits = cpu_logits};

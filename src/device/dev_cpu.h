@@ -1,0 +1,98 @@
+/* The CPU device's insides, shared by its three files: memory and the step (dev_cpu.c), weights (cpu_load.c) and the
+ * operations (cpu_ops.c). */
+#ifndef PS_DEV_CPU_H
+#define PS_DEV_CPU_H
+
+#include "base/pool.h"
+#include "device/device_impl.h"
+#include "kernel/kernel.h"
+
+struct cpu_weight {
+    u8 *panels;       /* n_mats matrices of mat_bytes each (pack.h), or NULL for a vector */
+    float *floats;    /* a vector's elements, padded to 16 */
+    u64 mat_bytes, bytes;
+    u32 n_panels;
+};
+
+/* A named buffer's rows: row r, rank k is entry r * ranks + k of the arrays below. */
+struct cpu_buf {
+    float **y;              /* writable view of each row */
+    struct act *act;        /* the same rows as input of products */
+    const struct act **in;  /* pointers to act, in row order: what kernels take */
+    u32 ranks, stride;      /* floats between rows: width rounded up to 16 */
+};
+
+/* Where a product's work is cut: everything a step needs to know about an operation that depends only on the plan
+ * and the number of rows. Kept while that stays the same (the setup cache). */
+struct cpu_cut {
+    u32 chunk;        /* panels in a task */
+    u32 n_tasks;      /* 0: decided in the step (experts) */
+    u32 first[PLAN_MAX_MATS + 1]; /* first task of each matrix */
+};
+
+struct cpu_group { /* the rows of one expert (or one row, --experts=per-row) */
+    u32 expert, begin, end; /* a range of pairs */
+};
+
+struct cpu {
+    struct device dev;
+    const struct kernels *k;
+    struct pool *pool;
+    struct cpu_weight *weights;  /* [plan.n_weights] */
+    struct cpu_buf bufs[BUF_COUNT];
+    float *exp_up;               /* the up products of the chosen experts, shaped as BUF_EXP_ACT */
+    float **exp_up_rows;
+    u8 *arena;                   /* slots x layers x (keys, values); see cpu_k and cpu_v */
+    u64 arena_bytes, slot_bytes, layer_bytes, head_bytes; /* head: one head's keys, or values, of one layer */
+    float *rope;                 /* (n_ctx, d_rope/2, 2) */
+    u64 rope_bytes;
+    void *scratch;
+    u64 scratch_bytes;
+    u32 stride_ctx;              /* positions kept: n_ctx rounded up to a chunk */
+
+    /* of the step in progress */
+    const struct row *rows;
+    u32 n_rows, n_logits;
+    u32 *logit_rows;             /* [n_logits] index of the row */
+    const struct plan_op *op;
+    const struct cpu_cut *cut;
+    u16 *route_ids;              /* (rows, n_used) */
+    float *route_w;
+    u32 *pairs;                  /* rows * n_used entries r * n_used + rank, sorted by expert, stable */
+    struct cpu_group *groups;
+    u32 n_groups;
+    u32 *counts;                 /* [n_experts + 1] */
+    const struct act **pair_in;  /* the pairs' inputs and outputs, in that order */
+    float **pair_y, **pair_up;
+    float *att_parts;            /* per thread: one chunk's o */
+
+    struct cpu_cut *cuts;        /* [plan.n_ops], prepared for cut_rows, cut_logits */
+    u32 cut_rows, cut_logits;
+};
+
+/* cpu_load.c: weights into panels. */
+int cpu_load(struct cpu *c, struct err *err);
+void cpu_unload(struct cpu *c);
+
+/* cpu_ops.c */
+void cpu_prepare(struct cpu *c);   /* fills cuts for n_rows, n_logits */
+void cpu_run_op(struct cpu *c, const struct plan_op *op, const struct cpu_cut *cut);
+
+/* Rows an operation works on. */
+static inline u32 cpu_op_rows(const struct cpu *c, const struct plan_op *op)
+{
+    return op->last ? c->n_logits : c->n_rows;
+}
+
+/* Keys (panels of 32 positions) and values of one key/value head of a slot's layer. */
+static inline u16 *cpu_k(const struct cpu *c, u32 slot, u32 layer, u32 head)
+{
+    return (u16 *)(c->arena + slot * c->slot_bytes + layer * c->layer_bytes + head * c->head_bytes);
+}
+
+static inline u16 *cpu_v(const struct cpu *c, u32 slot, u32 layer, u32 head)
+{
+    return cpu_k(c, slot, layer, c->dev.plan->hp.n_kv + head);
+}
+
+#endif

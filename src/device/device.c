@@ -1,0 +1,57 @@
+/* The list of devices, and what all of them check. See device.h. */
+#include "device/device_impl.h"
+
+#include <string.h>
+
+static const struct device_ops *const DEVICES[] = {&device_cpu};
+
+int device_open(struct device **out, const struct plan *p, const struct device_opts *opts, struct err *err)
+{
+    *out = NULL;
+    const char *name = opts->name ? opts->name : DEVICES[0]->name;
+    for (u32 i = 0; i < COUNT(DEVICES); i++)
+        if (!strcmp(DEVICES[i]->name, name))
+            return DEVICES[i]->open(out, p, opts, err);
+    char text[64];
+    return err_set(err, "--device: \"%s\" is not built in; this program has: cpu",
+                   err_quote(text, sizeof text, name, strlen(name)));
+}
+
+void device_close(struct device *d)
+{
+    if (d)
+        d->ops->close(d);
+}
+
+int device_step(struct device *d, const struct row *rows, u32 n_rows, struct err *err)
+{
+    u32 logits = 0;
+    if (n_rows == 0 || n_rows > d->opts.max_rows)
+        return err_set(err, "step: %u rows; expected 1 to %u", n_rows, d->opts.max_rows);
+    for (u32 i = 0; i < n_rows; i++) {
+        const struct row *r = &rows[i];
+        logits += r->wants_logits;
+        if (r->slot >= d->opts.n_slots || r->pos >= d->opts.n_ctx || r->token >= d->plan->hp.n_vocab)
+            return err_set(err, "step: row %u has slot %u, position %u, token %u; limits are %u, %u, %u", i, r->slot,
+                           r->pos, r->token, d->opts.n_slots, d->opts.n_ctx, d->plan->hp.n_vocab);
+    }
+    if (logits > d->opts.max_logits)
+        return err_set(err, "step: %u rows want logits; expected at most %u", logits, d->opts.max_logits);
+    return d->ops->step(d, rows, n_rows, err);
+}
+
+const float *device_logits(const struct device *d, u32 i)
+{
+    return d->ops->logits(d, i);
+}
+
+void device_stats(const struct device *d, struct device_stats *s)
+{
+    *s = d->stats;
+}
+
+void device_set_trace(struct device *d, device_trace *fn, void *arg)
+{
+    d->trace = fn;
+    d->trace_arg = arg;
+}

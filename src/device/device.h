@@ -1,0 +1,56 @@
+/* Runs a plan. A device holds the weights in its own layout, the KV arena, and what it prepares once and keeps from
+ * step to step. One thread owns it; every call below is that thread's. */
+#ifndef PS_DEVICE_H
+#define PS_DEVICE_H
+
+#include "plan/plan.h"
+
+enum kv_type { KV_F16, KV_Q8_0 };
+
+struct device_opts {
+    const char *name;    /* "cpu" */
+    const char *isa;     /* NULL: the best */
+    u32 n_threads;       /* 0: every core */
+    u32 n_slots, n_ctx;  /* the arena: slots x positions */
+    enum kv_type kv;
+    u32 max_rows;        /* in a step */
+    u32 max_logits;      /* rows of a step that may want logits */
+    bool no_setup_cache; /* prepare every step anew */
+    bool experts_per_row; /* every (row, rank) a group of its own */
+    void (*tell)(void *arg, const char *what, u64 done, u64 total); /* progress of loading, or NULL */
+    void *tell_arg;
+};
+
+struct device_stats { /* counted since open */
+    u64 steps, submissions, waits, rows, logit_rows;
+    u64 expert_groups;   /* grouped operations' groups: (expert, layer) pairs run */
+    u64 bytes_read;      /* weights (file format) and keys and values, by the plan's count */
+    u64 setups;          /* times the step was prepared anew */
+    double setup_s, submit_s, wait_s, tail_s;
+    u64 weight_bytes, kv_bytes, scratch_bytes, setup_bytes;
+    double load_s;
+    u32 n_threads;
+    const char *name, *isa;
+};
+
+struct device;
+
+/* Called after each operation of a step with a hash of each row's output: for verify. */
+typedef void device_trace(void *arg, const struct plan_op *op, u32 row, u64 hash);
+
+/* p and the file it points into must outlive the device. Refuses non-finite weights, naming the tensor. */
+int device_open(struct device **out, const struct plan *p, const struct device_opts *opts, struct err *err);
+void device_close(struct device *d);
+
+/* One step: one submission, one wait. rows: n_rows <= max_rows, of which at most max_logits want logits; a slot's rows
+ * come in position order, each at a position the slot has reached. Keys and values of the rows are stored. A
+ * failure leaves the slots' contents at the rows' positions undefined. */
+int device_step(struct device *d, const struct row *rows, u32 n_rows, struct err *err);
+
+/* Logits of the i-th row that wanted them: (n_vocab), valid until the next step. */
+const float *device_logits(const struct device *d, u32 i);
+
+void device_stats(const struct device *d, struct device_stats *s);
+void device_set_trace(struct device *d, device_trace *fn, void *arg);
+
+#endif

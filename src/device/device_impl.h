@@ -1,0 +1,26 @@
+/* What a device gives to device.c. Not for callers. */
+#ifndef PS_DEVICE_IMPL_H
+#define PS_DEVICE_IMPL_H
+
+#include "device/device.h"
+
+struct device_ops {
+    const char *name;
+    int (*open)(struct device **out, const struct plan *p, const struct device_opts *opts, struct err *err);
+    void (*close)(struct device *d);
+    int (*step)(struct device *d, const struct row *rows, u32 n_rows, struct err *err);
+    const float *(*logits)(const struct device *d, u32 i);
+};
+
+struct device { /* first member of every device's own struct */
+    const struct device_ops *ops;
+    const struct plan *plan;
+    struct device_opts opts;
+    struct device_stats stats;
+    device_trace *trace;
+    void *trace_arg;
+};
+
+extern const struct device_ops device_cpu;
+
+#endif

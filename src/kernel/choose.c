@@ -1,0 +1,55 @@
+/* Which body this CPU runs. The table is ordered from plain to best; a name picks one, no name the last that works. */
+#include "kernel/tables.h"
+
+#include <string.h>
+
+struct choice {
+    const struct kernels *table;
+    bool (*runs)(void);
+};
+
+static bool runs_scalar(void)
+{
+    return true;
+}
+
+#if defined(__x86_64__)
+static bool runs_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+}
+
+static bool runs_avx512(void)
+{
+    return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+static const struct choice CHOICES[] = {
+    {&kernels_scalar, runs_scalar},
+#if defined(__x86_64__)
+    {&kernels_avx2, runs_avx2},
+    {&kernels_avx512, runs_avx512},
+#endif
+};
+
+const struct kernels *kernels_choose(const char *isa)
+{
+    const struct kernels *found = NULL;
+    for (u32 i = 0; i < COUNT(CHOICES); i++)
+        if ((!isa || !strcmp(isa, CHOICES[i].table->isa)) && CHOICES[i].runs())
+            found = CHOICES[i].table;
+    return found;
+}
+
+u32 kernels_list(const char **names, u32 max)
+{
+    u32 n = 0;
+    for (u32 i = 0; i < COUNT(CHOICES) && n < max; i++)
+        if (CHOICES[i].runs())
+            names[n++] = CHOICES[i].table->isa;
+    return n;
+}

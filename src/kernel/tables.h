@@ -1,0 +1,13 @@
+/* Every body there is, by instruction set. Used by choose.c and the checks only; callers ask kernels_choose. */
+#ifndef PS_TABLES_H
+#define PS_TABLES_H
+
+#include "kernel/kernel.h"
+
+extern const struct kernels kernels_scalar;
+#if defined(__x86_64__)
+extern const struct kernels kernels_avx2;   /* x86-64-v3: AVX2, FMA, F16C */
+extern const struct kernels kernels_avx512; /* x86-64-v4: F, BW, CD, DQ, VL */
+#endif
+
+#endif

@@ -1,0 +1,90 @@
+/* What a plan costs and how it looks to a person. See plan.h. */
+#include "plan/plan.h"
+
+static const char *const KINDS[OP_KINDS] = {
+    [OP_EMBED] = "embed",     [OP_NORM] = "norm",       [OP_MAT] = "product",
+    [OP_ROPE_STORE] = "rope+store", [OP_ATTEND] = "attend", [OP_SWIGLU] = "swiglu",
+    [OP_ROUTE] = "route",     [OP_EXPERTS_IN] = "experts in", [OP_EXPERTS_OUT] = "experts out",
+    [OP_COMBINE] = "combine",
+};
+
+static const char *const BUFS[BUF_COUNT] = {
+    [BUF_X] = "x",     [BUF_H] = "h",         [BUF_Q] = "q",           [BUF_K] = "k",
+    [BUF_V] = "v",     [BUF_ATT] = "att",     [BUF_O] = "o",           [BUF_GATE] = "gate",
+    [BUF_UP] = "up",   [BUF_ROUTER] = "router", [BUF_EXP_ACT] = "exp_act", [BUF_EXP_OUT] = "exp_out",
+    [BUF_SHARED] = "shared", [BUF_SHARED_W] = "shared_w", [BUF_LOGITS] = "logits",
+};
+
+const char *plan_kind_name(enum plan_kind kind)
+{
+    return KINDS[kind];
+}
+
+const char *plan_buf_name(enum plan_buf buf)
+{
+    return BUFS[buf];
+}
+
+static u64 weight_bytes(const struct plan *p, i32 index, u32 mats)
+{
+    if (index < 0)
+        return 0;
+    const struct plan_weight *w = &p->weights[index];
+    return w->file_bytes / w->n_mats * mats;
+}
+
+u64 plan_op_bytes_hit(const struct plan *p, const struct plan_op *op, u32 hit)
+{
+    u64 sum = weight_bytes(p, op->norm, 1) + weight_bytes(p, op->norm2, 1);
+    bool experts = op->kind == OP_EXPERTS_IN || op->kind == OP_EXPERTS_OUT;
+    for (u32 i = 0; i < op->n_mats; i++) {
+        u64 bytes = weight_bytes(p, op->mats[i].weight, experts ? hit : 1);
+        if (op->kind == OP_EMBED)
+            bytes /= p->weights[op->mats[i].weight].n_out; /* one row of the table */
+        sum += bytes + weight_bytes(p, op->mats[i].bias, 1);
+    }
+    return sum;
+}
+
+u64 plan_op_bytes(const struct plan *p, const struct plan_op *op)
+{
+    return plan_op_bytes_hit(p, op, p->hp.n_used);
+}
+
+u64 plan_token_bytes(const struct plan *p)
+{
+    u64 sum = 0;
+    for (u32 i = 0; i < p->n_ops; i++)
+        sum += plan_op_bytes(p, &p->ops[i]);
+    return sum;
+}
+
+u64 plan_kv_bytes(const struct plan *p)
+{
+    return (u64)p->hp.n_layers * p->hp.n_kv * p->hp.d_head * 2 * 2;
+}
+
+static void print_op(const struct plan *p, const struct plan_op *op, u32 index, FILE *out)
+{
+    char what[64] = "", layer[12] = "-";
+    size_t at = 0;
+    for (u32 i = 0; i < op->n_mats && at < sizeof what; i++) {
+        const struct plan_weight *w = &p->weights[op->mats[i].weight];
+        at += (size_t)snprintf(what + at, sizeof what - at, "%s%s %ux%u", i ? ", " : "",
+                               dtype_info(w->tensor->type)->name, w->n_out, w->n_in);
+    }
+    if (op->layer >= 0)
+        snprintf(layer, sizeof layer, "%d", op->layer);
+    fprintf(out, "%5u %5s  %-11s %-7s -> %-7s %12llu  %s%s%s\n", index, layer, KINDS[op->kind], BUFS[op->in],
+            BUFS[op->add ? BUF_X : op->out], (unsigned long long)plan_op_bytes(p, op), what, op->add ? " +x" : "",
+            op->last ? " (logit rows)" : "");
+}
+
+void plan_print(const struct plan *p, FILE *out)
+{
+    fprintf(out, "%5s %5s  %-11s %-7s    %-7s %12s  %s\n", "op", "layer", "kind", "in", "out", "bytes/row", "weights");
+    for (u32 i = 0; i < p->n_ops; i++)
+        print_op(p, &p->ops[i], i, out);
+    fprintf(out, "\n%u operations, %llu bytes of weights a token (one row), %llu bytes of f16 keys and values a position\n",
+            p->n_ops, (unsigned long long)plan_token_bytes(p), (unsigned long long)plan_kv_bytes(p));
+}
