@@ -1,0 +1,76 @@
+/* The engine's insides: what the scheduler thread and the callers of the public API share.
+ *
+ * One thread (sched.c) owns the device, the slots and every stream's sampler. Callers meet it at `lock`: they add
+ * streams to a queue, read finished tokens and set flags. The lock is never held while the device works. */
+#ifndef PS_ENGINE_H
+#define PS_ENGINE_H
+
+#include "device/device.h"
+#include "engine/kv.h"
+#include "engine/sample.h"
+#include "plainsong.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum phase { PHASE_QUEUED, PHASE_PROMPT, PHASE_DECODE, PHASE_DONE };
+
+struct ps_stream {
+    struct ps_engine *engine;
+    struct ps_stream *next;     /* in the queue or the list of active streams; scheduler's, under lock */
+    /* fixed at open */
+    u32 *ids;                   /* prompt, then what was generated; room for n_prompt + max_tokens */
+    u32 n_prompt, max_tokens;
+    bool ignore_end;
+    double deadline;            /* on time_now's clock; 0: none */
+    float *logits;              /* (max_tokens, n_vocab), or NULL */
+    struct sampler *sampler;    /* scheduler's after open */
+    /* scheduler's */
+    i32 slot;
+    u32 n_run;                  /* tokens of ids whose keys and values are in the slot */
+    double opened, started, first, last;
+    u32 step_row, step_rows;    /* of the step being made: first logits row, rows */
+    /* both, under engine->lock */
+    enum phase phase;
+    enum ps_end end;
+    u32 n_generated, n_read, n_cached, end_id;
+    u32 *batch;                 /* [max_tokens] rows of the step that made each token */
+    u64 logits_hash;
+    struct err error;
+    pthread_cond_t changed;
+    atomic_bool cancel;         /* set without the lock, also from a signal handler */
+    bool abandoned;             /* closed by its owner while running: the scheduler frees it */
+};
+
+struct ps_engine {
+    const struct ps_model *model;
+    struct plan plan;
+    struct device *device;
+    struct kv *kv;
+    u32 n_slots, n_ctx, n_queue, chunk;
+    bool serialize;
+    u32 *end_ids;
+    u32 n_end_ids;
+    struct row *rows;           /* of the step being made */
+    struct ps_stream **step;    /* streams that take part in it */
+
+    pthread_t thread;
+    bool thread_runs;
+    pthread_mutex_t lock;
+    pthread_cond_t work;        /* the queue has something, or quit */
+    struct ps_stream *queue, **queue_end, *active;
+    u32 n_queued, n_active;
+    bool quit;
+    u64 steps, prompt_rows;     /* counted by the scheduler */
+    double sample_s;
+    struct device_stats stats;  /* copied after each step */
+    char kv_name[8];
+};
+
+/* sched.c: the engine thread's main function. */
+void *sched_main(void *engine);
+
+/* Frees a stream nobody uses any more. */
+void stream_free(struct ps_stream *s);
+
+#endif

@@ -1,0 +1,279 @@
+/* The scheduler: one loop on one thread. Each turn admits streams to free slots, makes one step of at most one row
+ * for each stream that decodes plus prompt rows up to the budget, runs it as one submission, and hands out the
+ * tokens. A stream is cancelled, timed out or failed between two steps, and only that stream. */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- ends ---- */
+
+/* Under the lock. The slot's tokens stay for reuse. */
+static void finish(struct ps_engine *e, struct ps_stream *s, enum ps_end end)
+{
+    if (s->slot >= 0) {
+        kv_release(e->kv, (u32)s->slot);
+        s->slot = -1;
+    }
+    s->last = time_now();
+    s->end = end;
+    s->phase = PHASE_DONE;
+    pthread_cond_broadcast(&s->changed);
+}
+
+/* Takes finished streams off the active list. Under the lock. */
+static void sweep(struct ps_engine *e)
+{
+    struct ps_stream **at = &e->active;
+    while (*at) {
+        struct ps_stream *s = *at;
+        if (s->phase != PHASE_DONE) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        e->n_active--;
+        if (s->abandoned)
+            stream_free(s);
+    }
+}
+
+static enum ps_end due(const struct ps_stream *s, double now)
+{
+    if (atomic_load_explicit(&s->cancel, memory_order_relaxed))
+        return PS_END_CANCEL;
+    return s->deadline > 0 && now >= s->deadline ? PS_END_DEADLINE : PS_END_NONE;
+}
+
+/* Ends what was cancelled or is out of time, queued or active. Under the lock. */
+static void expire(struct ps_engine *e)
+{
+    double now = time_now();
+    for (struct ps_stream *s = e->active; s; s = s->next)
+        if (due(s, now) != PS_END_NONE)
+            finish(e, s, due(s, now));
+    sweep(e);
+    struct ps_stream **at = &e->queue;
+    while (*at) {
+        struct ps_stream *s = *at;
+        enum ps_end end = due(s, now);
+        if (end == PS_END_NONE) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        e->n_queued--;
+        finish(e, s, end);
+        if (s->abandoned)
+            stream_free(s);
+    }
+    e->queue_end = at;
+}
+
+/* ---- joining ---- */
+
+/* Gives slots to the queue's first streams. Under the lock. */
+static void admit(struct ps_engine *e)
+{
+    while (e->queue) {
+        struct ps_stream *s = e->queue;
+        u32 kept;
+        int slot = kv_claim(e->kv, s->ids, s->n_prompt, &kept);
+        if (slot < 0)
+            return;
+        e->queue = s->next;
+        if (!e->queue)
+            e->queue_end = &e->queue;
+        e->n_queued--;
+        s->slot = slot;
+        s->n_run = s->n_cached = kept;
+        s->started = time_now();
+        s->phase = PHASE_PROMPT;
+        struct ps_stream **at = &e->active; /* at the end: the list's order is the order of arrival */
+        while (*at)
+            at = &(*at)->next;
+        s->next = NULL;
+        *at = s;
+        e->n_active++;
+    }
+}
+
+/* ---- a step ---- */
+
+static u32 known(const struct ps_stream *s) /* tokens there are: prompt and generated */
+{
+    return s->n_prompt + s->n_generated;
+}
+
+/* Adds the stream's next n tokens as rows; the last known token wants logits. */
+static u32 add_rows(struct ps_engine *e, struct ps_stream *s, u32 n, u32 at, u32 *n_logits)
+{
+    s->step_rows = n;
+    s->step_row = *n_logits;
+    for (u32 i = 0; i < n; i++) {
+        u32 pos = s->n_run + i;
+        bool last = pos + 1 == known(s);
+        e->rows[at + i] = (struct row){(u32)s->slot, pos, s->ids[pos], last};
+        *n_logits += last;
+    }
+    return at + n;
+}
+
+/* Rows for a step: every decoding stream one; then prompts share the budget equally, what one leaves going to those that
+ * came later, so that a short prompt never waits for a long one. Under the lock. */
+static u32 make_step(struct ps_engine *e, struct ps_stream *only, u32 *n_streams)
+{
+    u32 n_rows = 0, n_logits = 0, n = 0, waiting = 0, budget = e->chunk;
+    for (struct ps_stream *s = e->active; s; s = s->next) {
+        s->step_rows = 0;
+        if (only && s != only)
+            continue;
+        if (s->phase == PHASE_DECODE) {
+            n_rows = add_rows(e, s, 1, n_rows, &n_logits);
+            e->step[n++] = s;
+        } else {
+            waiting++;
+        }
+    }
+    for (struct ps_stream *s = e->active; s && budget; s = s->next) {
+        if (s->phase != PHASE_PROMPT || (only && s != only))
+            continue;
+        u32 share = (budget + waiting - 1) / waiting;
+        u32 rows = min_u32(share, s->n_prompt - s->n_run);
+        waiting--;
+        n_rows = add_rows(e, s, rows, n_rows, &n_logits);
+        e->step[n++] = s;
+        e->prompt_rows += rows;
+        budget -= rows;
+    }
+    *n_streams = n;
+    return n_rows;
+}
+
+/* FNV-1a over the words of a row. */
+static u64 hash_logits(const float *x, u32 n)
+{
+    u64 h = 0xCBF29CE484222325ull;
+    for (u32 i = 0; i < n; i++) {
+        u32 u;
+        memcpy(&u, x + i, 4);
+        h = (h ^ u) * 0x100000001B3ull;
+    }
+    return h;
+}
+
+static bool is_end(const struct ps_engine *e, u32 id)
+{
+    for (u32 i = 0; i < e->n_end_ids; i++)
+        if (e->end_ids[i] == id)
+            return true;
+    return false;
+}
+
+/* Chooses the stream's next token from its logits. Without the lock: only the scheduler writes these. */
+static i32 choose(struct ps_engine *e, struct ps_stream *s, const float *logits, u64 *hash, struct err *err)
+{
+    i32 id = sampler_choose(s->sampler, logits, known(s), NULL, err);
+    if (id < 0)
+        return -1;
+    *hash = hash_logits(logits, e->plan.hp.n_vocab);
+    if (s->logits)
+        memcpy(s->logits + (u64)s->n_generated * e->plan.hp.n_vocab, logits, e->plan.hp.n_vocab * sizeof *logits);
+    sampler_see(s->sampler, (u32)id);
+    return id;
+}
+
+/* Hands the token out, and ends the stream where it ends. Under the lock. */
+static void deliver(struct ps_engine *e, struct ps_stream *s, u32 id, u64 hash, u32 batch)
+{
+    if (s->n_generated == 0)
+        s->first = time_now();
+    s->logits_hash = hash;
+    s->phase = PHASE_DECODE;
+    if (!s->ignore_end && is_end(e, id)) {
+        s->end_id = id;
+        finish(e, s, PS_END_STOP);
+        return;
+    }
+    s->ids[known(s)] = id;
+    s->batch[s->n_generated++] = batch;
+    if (s->n_generated == s->max_tokens)
+        finish(e, s, PS_END_LENGTH);
+    pthread_cond_broadcast(&s->changed);
+}
+
+/* After a step: what ran is kept, logits become tokens. */
+static void take_results(struct ps_engine *e, u32 n_streams, u32 n_rows, bool ok, const struct err *step_err)
+{
+    for (u32 i = 0; i < n_streams; i++) {
+        struct ps_stream *s = e->step[i];
+        struct err err = *step_err;
+        i32 id = -1;
+        u64 hash = 0;
+        bool failed = !ok, logits = ok && s->n_run + s->step_rows == known(s);
+        double t0 = time_now();
+        if (logits) {
+            id = choose(e, s, device_logits(e->device, s->step_row), &hash, &err);
+            failed = id < 0;
+        }
+        pthread_mutex_lock(&e->lock);
+        e->sample_s += time_now() - t0;
+        if (ok) {
+            kv_append(e->kv, (u32)s->slot, s->ids + s->n_run, s->step_rows);
+            s->n_run += s->step_rows;
+        } else {
+            kv_cut(e->kv, (u32)s->slot, s->n_run);
+        }
+        if (failed) {
+            s->error = err;
+            finish(e, s, PS_END_ERROR);
+        } else if (logits) {
+            deliver(e, s, (u32)id, hash, n_rows);
+        }
+        pthread_mutex_unlock(&e->lock);
+    }
+}
+
+/* One submission for the streams in e->step. Called and returns with the lock held. */
+static void run_step(struct ps_engine *e, struct ps_stream *only)
+{
+    struct err err = {""};
+    u32 n_streams, n_rows = make_step(e, only, &n_streams);
+    if (!n_rows)
+        return;
+    pthread_mutex_unlock(&e->lock);
+    bool ok = device_step(e->device, e->rows, n_rows, &err) == 0;
+    take_results(e, n_streams, n_rows, ok, &err);
+    pthread_mutex_lock(&e->lock);
+    e->steps++;
+    device_stats(e->device, &e->stats);
+}
+
+void *sched_main(void *engine)
+{
+    struct ps_engine *e = engine;
+    pthread_mutex_lock(&e->lock);
+    while (!e->quit) {
+        expire(e);
+        admit(e);
+        if (!e->active) {
+            pthread_cond_wait(&e->work, &e->lock);
+            continue;
+        }
+        if (e->serialize) {
+            for (struct ps_stream *s = e->active; s; s = s->next)
+                if (s->phase != PHASE_DONE)
+                    run_step(e, s);
+        } else {
+            run_step(e, NULL);
+        }
+        sweep(e);
+    }
+    for (struct ps_stream *s = e->active; s; s = s->next)
+        atomic_store(&s->cancel, true);
+    for (struct ps_stream *s = e->queue; s; s = s->next)
+        atomic_store(&s->cancel, true);
+    expire(e);
+    pthread_mutex_unlock(&e->lock);
+    return NULL;
+}

@@ -1,0 +1,165 @@
+/* Streams as their owners see them: open, next, cancel, close. See plainsong.h and engine.h. */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void stream_free(struct ps_stream *s)
+{
+    if (!s)
+        return;
+    sampler_close(s->sampler);
+    pthread_cond_destroy(&s->changed);
+    free(s->ids);
+    free(s->batch);
+    free(s->logits);
+    free(s);
+}
+
+static struct err *as_err(struct ps_error *e)
+{
+    _Static_assert(sizeof(struct err) == sizeof(struct ps_error), "one is the other under a public name");
+    return (struct err *)e;
+}
+
+/* What can never fit is refused before any work; *max_tokens becomes the tokens the stream may make. */
+static int check(const struct ps_engine *e, const struct ps_request *r, u32 *max_tokens, struct err *err)
+{
+    if (r->n_ids == 0)
+        return err_set(err, "the prompt is empty: expected at least one token");
+    if (r->n_ids >= e->n_ctx)
+        return err_set(err, "the prompt has %zu tokens, the context holds %u: shorten it or raise --ctx", r->n_ids,
+                       e->n_ctx);
+    u32 room = e->n_ctx - (u32)r->n_ids;
+    *max_tokens = r->max_tokens ? r->max_tokens : room;
+    if (*max_tokens > room)
+        return err_set(err, "prompt of %zu tokens and %u to generate do not fit the context of %u: at most %u to generate",
+                       r->n_ids, r->max_tokens, e->n_ctx, room);
+    for (size_t i = 0; i < r->n_ids; i++)
+        if (r->ids[i] >= e->plan.hp.n_vocab)
+            return err_set(err, "prompt token %zu is %u: expected less than %u", i, r->ids[i], e->plan.hp.n_vocab);
+    return 0;
+}
+
+static int fill(struct ps_stream *s, const struct ps_request *r, u32 max_tokens, struct err *err)
+{
+    const struct ps_engine *e = s->engine;
+    u32 n_vocab = e->plan.hp.n_vocab;
+    s->n_prompt = (u32)r->n_ids;
+    s->max_tokens = max_tokens;
+    s->ignore_end = r->ignore_end;
+    s->opened = time_now();
+    s->deadline = r->deadline_s > 0 ? s->opened + r->deadline_s : 0;
+    s->slot = -1;
+    s->ids = mem_array((u64)s->n_prompt + max_tokens, sizeof *s->ids);
+    s->batch = mem_array(max_tokens, sizeof *s->batch);
+    s->logits = r->want_logits ? mem_array((u64)max_tokens * n_vocab, sizeof *s->logits) : NULL;
+    if (!s->ids || !s->batch || (r->want_logits && !s->logits))
+        return err_set(err, "out of memory: a stream of %u + %u tokens", s->n_prompt, max_tokens);
+    memcpy(s->ids, r->ids, r->n_ids * sizeof *r->ids);
+    if (sampler_open(&s->sampler, &r->sampling, r->choice, n_vocab, err))
+        return -1;
+    for (u32 i = 0; i < s->n_prompt; i++)
+        sampler_see(s->sampler, s->ids[i]);
+    return 0;
+}
+
+struct ps_stream *ps_stream_open(struct ps_engine *e, const struct ps_request *r, struct ps_error *error)
+{
+    struct err *err = as_err(error);
+    u32 max_tokens = 0;
+    if (check(e, r, &max_tokens, err))
+        return NULL;
+    struct ps_stream *s = mem_array(1, sizeof *s);
+    if (!s) {
+        err_set(err, "out of memory");
+        return NULL;
+    }
+    s->engine = e;
+    pthread_cond_init(&s->changed, NULL);
+    if (fill(s, r, max_tokens, err)) {
+        stream_free(s);
+        return NULL;
+    }
+    pthread_mutex_lock(&e->lock);
+    bool full = e->n_queued >= e->n_queue && e->n_active >= e->n_slots;
+    if (!full) {
+        *e->queue_end = s;
+        e->queue_end = &s->next;
+        e->n_queued++;
+        pthread_cond_signal(&e->work);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (full) {
+        err_set(err, "the queue is full: %u streams run and %u wait; try again later", e->n_slots, e->n_queue);
+        stream_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+int ps_stream_next(struct ps_stream *s, struct ps_token *t, struct ps_error *error)
+{
+    struct ps_engine *e = s->engine;
+    int result;
+    pthread_mutex_lock(&e->lock);
+    while (s->n_read == s->n_generated && s->phase != PHASE_DONE)
+        pthread_cond_wait(&s->changed, &e->lock);
+    if (s->n_read < s->n_generated) {
+        u32 i = s->n_read++;
+        *t = (struct ps_token){.id = s->ids[s->n_prompt + i], .batch_rows = s->batch[i],
+                               .logits = s->logits ? s->logits + (u64)i * e->plan.hp.n_vocab : NULL};
+        result = 1;
+    } else if (s->end == PS_END_ERROR) {
+        *as_err(error) = s->error;
+        result = -1;
+    } else {
+        result = 0;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return result;
+}
+
+void ps_stream_cancel(struct ps_stream *s)
+{
+    atomic_store(&s->cancel, true);
+}
+
+void ps_stream_info(struct ps_stream *s, struct ps_stream_info *info)
+{
+    struct ps_engine *e = s->engine;
+    pthread_mutex_lock(&e->lock);
+    double now = s->phase == PHASE_DONE ? s->last : time_now();
+    double started = s->started > 0 ? s->started : now, first = s->first > 0 ? s->first : now;
+    *info = (struct ps_stream_info){
+        .end = s->end,
+        .n_prompt = s->n_prompt,
+        .n_cached = s->n_cached,
+        .n_generated = s->n_generated,
+        .slot = s->slot,
+        .end_id = s->end_id,
+        .queue_s = started - s->opened,
+        .prompt_s = first - started,
+        .decode_s = now - first,
+        .logits_hash = s->logits_hash,
+    };
+    pthread_mutex_unlock(&e->lock);
+}
+
+void ps_stream_close(struct ps_stream *s)
+{
+    if (!s)
+        return;
+    struct ps_engine *e = s->engine;
+    atomic_store(&s->cancel, true);
+    pthread_mutex_lock(&e->lock);
+    bool done = s->phase == PHASE_DONE;
+    bool listed = false; /* a finished stream stays on the list until the scheduler sweeps */
+    for (struct ps_stream *a = e->active; a; a = a->next)
+        listed |= a == s;
+    if (!done || listed)
+        s->abandoned = true;
+    pthread_mutex_unlock(&e->lock);
+    if (done && !listed)
+        stream_free(s);
+}
