@@ -385,14 +385,17 @@ static int encode_plain(const struct token_model *t, const char *text, size_t le
 }
 
 /* Added tokens are cut out first, leftmost and longest, from the text as it came; what lies between them is
- * normalised, cut and merged by itself. */
-static int encode_parts(const struct token_model *t, const char *text, size_t len, const struct token_added *added,
-                        struct bpe_work *w, struct token_ids *out, struct err *err)
+ * normalised, cut and merged by itself. One that would touch a guard is text. */
+static int encode_parts(const struct token_model *t, const char *text, size_t len, const struct token_guard *guards,
+                        size_t n_guards, const struct token_added *added, struct bpe_work *w, struct token_ids *out,
+                        struct err *err)
 {
-    size_t done = 0;
+    size_t done = 0, g = 0;
     for (size_t i = 0; i < len;) {
+        while (g < n_guards && guards[g].to <= i)
+            g++;
         i32 id = added->first[(u8)text[i]] ? added_at(added, t->texts, text + i, len - i) : TOKEN_NONE;
-        if (id < 0) {
+        if (id < 0 || (g < n_guards && guards[g].from < i + t->texts[id].len)) {
             i++;
             continue;
         }
@@ -403,8 +406,8 @@ static int encode_parts(const struct token_model *t, const char *text, size_t le
     return encode_plain(t, text + done, len - done, w, out, err);
 }
 
-int token_encode(const struct token_model *t, const char *text, size_t len, unsigned flags, struct token_ids *out,
-                 struct err *err)
+int token_encode_guarded(const struct token_model *t, const char *text, size_t len, const struct token_guard *guards,
+                         size_t n_guards, unsigned flags, struct token_ids *out, struct err *err)
 {
     if (len > TOKEN_INPUT_MAX)
         return err_set(err, "a text of %zu bytes cannot become tokens; the most is %d", len, TOKEN_INPUT_MAX);
@@ -416,11 +419,17 @@ int token_encode(const struct token_model *t, const char *text, size_t len, unsi
     struct bpe_work w = {0};
     int rc = -1;
     if ((fresh && t->special.add_bos && ids_push(out, (u32)t->special.bos, err)) ||
-        encode_parts(t, text, len, added, &w, out, err) ||
+        encode_parts(t, text, len, guards, n_guards, added, &w, out, err) ||
         (fresh && t->special.add_eos && ids_push(out, (u32)t->special.eos, err)))
         out->n = n;
     else
         rc = 0;
     bpe_work_free(&w);
     return rc;
+}
+
+int token_encode(const struct token_model *t, const char *text, size_t len, unsigned flags, struct token_ids *out,
+                 struct err *err)
+{
+    return token_encode_guarded(t, text, len, NULL, 0, flags, out, err);
 }

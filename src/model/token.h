@@ -45,6 +45,14 @@ void token_ids_free(struct token_ids *ids);
 int token_encode(const struct token_model *t, const char *text, size_t len, unsigned flags, struct token_ids *out,
                  struct err *err);
 
+/* The same, but a token's spelling that touches one of the guards (ascending, disjoint) is text all the same, joined
+ * with its neighbours: for what users wrote inside a text that is otherwise ours. */
+struct token_guard {
+    size_t from, to; /* bytes [from, to) of the text */
+};
+int token_encode_guarded(const struct token_model *t, const char *text, size_t len, const struct token_guard *guards,
+                         size_t n_guards, unsigned flags, struct token_ids *out, struct err *err);
+
 /* The bytes of one token (0..TOKEN_MAX_BYTES), not NUL-terminated; control tokens give none unless keep_special.
  * An id outside the vocabulary gives none. Pointer valid as long as t. *len is set always. */
 const char *token_bytes(const struct token_model *t, u32 id, bool keep_special, size_t *len);
