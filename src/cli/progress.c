@@ -11,23 +11,23 @@ static const double REDRAW_S = 0.1;
 
 void progress_line(char *buf, size_t n, const char *what, u64 done, u64 total, double seconds)
 {
-    char bar[BAR + 1], rate[32] = "", left[24] = "";
+    char bar[BAR + 1];
     done = min_u64(done, total);
     double share = total ? (double)done / (double)total : 0;
     int full = (int)(share * BAR);
     for (int i = 0; i < BAR; i++)
         bar[i] = i < full ? '#' : '-';
     bar[BAR] = 0;
-    if (seconds > 0.2 && done) { /* before that a rate is noise */
-        double per_s = (double)done / seconds, more = (double)(total - done) / per_s;
-        snprintf(rate, sizeof rate, "  %6.1f %s", per_s >= 1e9 ? per_s / 1e9 : per_s / 1e6,
-                 per_s >= 1e9 ? "GB/s" : "MB/s");
-        if (more < 100 * 3600)
-            snprintf(left, sizeof left, "  %u:%02u left", (u32)more / 60, (u32)more % 60);
-    }
-    /* At most 12 + 3 + 28 + 6 + 2 + 11 (99,999 MB/s never shows: GB/s from 1,000 on) + 13. */
-    snprintf(buf, n < 80 ? n : 80, "%-12.12s [%s] %3u%%%s%s", what, bar, (u32)(share * 100), rate,
-             left);
+    n = n < 80 ? n : 80;
+    int at = snprintf(buf, n, "%-12.12s [%s] %3u%%", what, bar, (u32)(share * 100));
+    if (seconds < 0.2 || done == 0) /* before that a rate is noise */
+        return;
+    double per_s = (double)done / seconds, left = (double)(total - done) / per_s;
+    bool giga = per_s >= 1e9;
+    at += snprintf(buf + at, n - (size_t)at, "  %5.1f %s", per_s / (giga ? 1e9 : 1e6),
+                   giga ? "GB/s" : "MB/s");
+    if (left < 100 * 3600)
+        snprintf(buf + at, n - (size_t)at, "  %u:%02u left", (u32)left / 60, (u32)left % 60);
 }
 
 static void tell(void *arg, const char *what, uint64_t done, uint64_t total)
@@ -37,9 +37,9 @@ static void tell(void *arg, const char *what, uint64_t done, uint64_t total)
     if (strncmp(p->what, what, sizeof p->what - 1) || done == 0) {
         snprintf(p->what, sizeof p->what, "%s", what);
         p->started = now;
-    } else if (p->drawn > 0 && now - p->drawn < REDRAW_S) {
-        return;
     }
+    if (p->drawn > 0 && now - p->drawn < REDRAW_S)
+        return;
     char line[80];
     progress_line(line, sizeof line, what, done, total, now - p->started);
     fprintf(stderr, "\r%s\033[K", line);

@@ -13,8 +13,8 @@ struct progress { /* the caller's storage; no field is the caller's */
 };
 
 /* What to hand to the one who does the work: its tell is NULL when there is no terminal. p outlives
- * it. tell may be called from any thread, one at a time. A new what, or less done than before,
- * starts anew. */
+ * it. tell may be called from any thread, one at a time. A new what, or done = 0, starts the
+ * clock anew. */
 struct ps_progress progress_open(struct progress *p);
 
 /* Wipes the line. Nothing may be told any more. */
