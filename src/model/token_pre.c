@@ -7,34 +7,63 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Hugging Face's engine has Unicode 16, PCRE2 10.42 has 14: what came between, by general category. */
+#define NEW_LU \
+    "\\x{1c89}\\x{a7cb}-\\x{a7cc}\\x{a7da}\\x{a7dc}\\x{10d50}-\\x{10d65}"
+#define NEW_LL \
+    "\\x{1c8a}\\x{a7cd}\\x{a7db}\\x{10d70}-\\x{10d85}\\x{1df25}-\\x{1df2a}"
+#define NEW_LM \
+    "\\x{10d4e}\\x{10d6f}\\x{16d40}-\\x{16d42}\\x{16d6b}-\\x{16d6c}\\x{1e030}-\\x{1e06d}\\x{1e4eb}"
+#define NEW_LO \
+    "\\x{105c0}-\\x{105f3}\\x{10d4a}-\\x{10d4d}\\x{10d4f}\\x{10ec2}-\\x{10ec4}\\x{1123f}-\\x{11240}" \
+    "\\x{11380}-\\x{11389}\\x{1138b}\\x{1138e}\\x{11390}-\\x{113b5}\\x{113b7}\\x{113d1}\\x{113d3}" \
+    "\\x{11bc0}-\\x{11be0}\\x{11f02}\\x{11f04}-\\x{11f10}\\x{11f12}-\\x{11f33}\\x{1342f}" \
+    "\\x{13441}-\\x{13446}\\x{13460}-\\x{143fa}\\x{16100}-\\x{1611d}\\x{16d43}-\\x{16d6a}\\x{18cff}" \
+    "\\x{1b132}\\x{1b155}\\x{1e4d0}-\\x{1e4ea}\\x{1e5d0}-\\x{1e5ed}\\x{1e5f0}\\x{2b739}" \
+    "\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}"
+#define NEW_M \
+    "\\x{897}\\x{cf3}\\x{ece}\\x{10d69}-\\x{10d6d}\\x{10efc}-\\x{10eff}\\x{11241}" \
+    "\\x{113b8}-\\x{113c0}\\x{113c2}\\x{113c5}\\x{113c7}-\\x{113ca}\\x{113cc}-\\x{113d0}\\x{113d2}" \
+    "\\x{113e1}-\\x{113e2}\\x{11f00}-\\x{11f01}\\x{11f03}\\x{11f34}-\\x{11f3a}\\x{11f3e}-\\x{11f42}" \
+    "\\x{11f5a}\\x{13440}\\x{13447}-\\x{13455}\\x{1611e}-\\x{1612f}\\x{1e08f}\\x{1e4ec}-\\x{1e4ef}" \
+    "\\x{1e5ee}-\\x{1e5ef}"
+#define NEW_N \
+    "\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-\\x{11bf9}\\x{11f50}-\\x{11f59}" \
+    "\\x{16130}-\\x{16139}\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-\\x{1d2d3}" \
+    "\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}"
+#define NEW_P \
+    "\\x{1b4e}-\\x{1b4f}\\x{1b7f}\\x{10d6e}\\x{113d4}-\\x{113d5}\\x{113d7}-\\x{113d8}" \
+    "\\x{11b00}-\\x{11b09}\\x{11be1}\\x{11f43}-\\x{11f4f}\\x{16d6d}-\\x{16d6f}\\x{1e5ff}"
+
+#define L "\\p{L}" NEW_LU NEW_LL NEW_LM NEW_LO
+#define N "\\p{N}" NEW_N
 #define WS "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define S "[" WS "]"
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPACES "|" S "*[\\r\\n]+|" S "+(?![^" WS "])|" S "+" /* lines, all but the last space, what is left */
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" NEW_LU NEW_LM NEW_LO NEW_M "]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" NEW_LL NEW_LM NEW_LO NEW_M "]"
 
 /* Qwen2 and Llama 3 differ in how many digits make a piece. */
 #define CL100K(digits)                                                                                                 \
-    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*" SPACES
+    CONTRACTION "|[^\\r\\n" L N "]?[" L "]+|[" N "]" digits "| ?[^" WS L N "]+[\\r\\n]*" SPACES
 #define O200K                                                                                                          \
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" CONTRACTION "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" CONTRACTION \
-    "?|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*" SPACES
-#define GPT2                                                                                                           \
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" S "+(?![^" WS "])|" S "+"
+    "[^\\r\\n" L N "]?" UPPER "*" LOWER "+" CONTRACTION "?|[^\\r\\n" L N "]?" UPPER "+" LOWER "*" CONTRACTION          \
+    "?|[" N "]{1,3}| ?[^" WS L N "]+[\\r\\n/]*" SPACES
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?[" L "]+| ?[" N "]+| ?[^" WS L N "]+|" S "+(?![^" WS "])|" S "+"
 
 static const struct pre_kind {
     const char *names; /* each followed by a space */
     const char *stages[PRE_STAGES];
     bool nfc, ignore_merges, add_bos;
 } kinds[] = {
-    {"qwen2 deepseek-r1-qwen ", {CL100K("\\p{N}")}, .nfc = true},
-    {"llama-bpe llama3 llama-v3 ", {CL100K("\\p{N}{1,3}")}, .ignore_merges = true, .add_bos = true},
+    {"qwen2 deepseek-r1-qwen ", {CL100K("")}, .nfc = true},
+    {"llama-bpe llama3 llama-v3 ", {CL100K("{1,3}")}, .ignore_merges = true, .add_bos = true},
     {"gpt-4o ", {O200K}, .nfc = false},
     {"olmo ", {GPT2}, .nfc = true},
     {"gpt-2 ", {GPT2}, .nfc = false},
     /* Files older than the field, and llama.cpp's fallback for them: Falcon's cut with \p{P} for punctuation. */
-    {"default ", {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, .nfc = false},
+    {"default ", {"[\\p{P}$+<=>^~|" NEW_P "]+", GPT2, "[" N "]+", "[0-9][0-9][0-9]"}, .nfc = false},
 };
 
 static bool pre_named(const char *names, struct gguf_str name)
