@@ -6,8 +6,9 @@ CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 B := build/$(CONFIG)$(if $(findstring clang,$(CC)),-clang)
 
 WARN := -Wall -Wextra -Wshadow -Wundef -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith $(if $(WERROR),-Werror)
-# No contraction and no fast-math anywhere: bits are a promise (docs/numerics.md).
-CFLAGS_ALL := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -I$(B)/gen -g -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(WARN)
+# No contraction and no fast-math anywhere: bits are a promise (docs/numerics.md). errno and trap flags are not part of it,
+# and giving them up lets loops of fmaf and selects become vectors.
+CFLAGS_ALL := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -I$(B)/gen -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread $(WARN)
 OPT_release := -O2
 OPT_debug := -O0
 OPT_asan := -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
@@ -34,15 +35,15 @@ TESTS := $(TEST_C:tests/%.c=$(B)/tests/%)
 
 all: $(B)/plainsong $(B)/libplainsong.so
 
-$(B)/%.o: src/%.c
+$(B)/%.o: src/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(OPT) $(FLAGS_$(*D)) $(CFLAGS) -MMD -MP -c $< -o $@
 
 FLAGS_kernel := -O3
-$(B)/kernel/scalar.avx2.o: src/kernel/scalar.c
+$(B)/kernel/scalar.avx2.o: src/kernel/scalar.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(OPT) -O3 -march=x86-64-v3 -DKERNELS=kernels_avx2 -DKERNELS_ISA='"avx2"' $(CFLAGS) -MMD -MP -c $< -o $@
-$(B)/kernel/scalar.avx512.o: src/kernel/scalar.c
+$(B)/kernel/scalar.avx512.o: src/kernel/scalar.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(OPT) -O3 -march=x86-64-v4 -mprefer-vector-width=512 -DKERNELS=kernels_avx512 -DKERNELS_ISA='"avx512"' $(CFLAGS) -MMD -MP -c $< -o $@
 

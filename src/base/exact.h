@@ -48,17 +48,15 @@ EX_FN float ex_round11(float x)
     return EX_FLOAT((u + 0xFFFu + (u >> 13 & 1u)) & ~0x1FFFu);
 }
 
-/* A half's value, denormals included: their 10 bits are scaled as an integer, so no float denormal is met. */
+/* A half's value, denormals included: their 10 bits are scaled as an integer, so no float denormal is met. All three cases
+ * are computed and one is selected: a vector compiler keeps every lane busy. */
 EX_FN float ex_half(u32 h)
 {
     u32 sign = (h & 0x8000u) << 16, mag = h & 0x7FFFu;
-    if (mag < 0x400u) {
-        float v = (float)(i32)mag * 5.9604644775390625e-8f; /* 2^-24 */
-        return EX_FLOAT(EX_BITS(v) | sign);
-    }
-    if (mag >= 0x7C00u)
-        return EX_FLOAT(sign | 0x7F800000u | (mag & 0x3FFu) << 13);
-    return EX_FLOAT(sign | ((mag << 13) + 0x38000000u)); /* exponent bias 127 - 15 */
+    u32 small = EX_BITS((float)(i32)mag * 5.9604644775390625e-8f); /* 2^-24 */
+    u32 bias = mag < 0x7C00u ? 0x38000000u : 0x70000000u;          /* exponents 127 - 15; inf and NaN: 255 - 31 */
+    u32 normal = (mag << 13) + bias;
+    return EX_FLOAT(sign | (mag < 0x400u ? small : normal));
 }
 
 /* The nearest half, ties to even, saturating at 65,504; NaN stays NaN (0x7E00). */

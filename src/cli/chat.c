@@ -309,12 +309,13 @@ static void greet(const struct chat *c)
 {
     struct ps_model_info m;
     struct ps_stats s;
-    if (!c->terminal && !c->engine.verbose)
+    if (c->engine.verbose)
+        speaker_describe(&c->speaker);
+    if (!c->terminal)
         return;
     ps_model_info(c->speaker.model, &m);
     ps_engine_stats(c->speaker.engine, &s);
-    fprintf(stderr, "%s, %u %s of %u tokens. /help says what else there is.\n", m.name, s.n_slots,
-            s.n_slots == 1 ? "slot" : "slots", s.n_ctx);
+    fprintf(stderr, "%s, %u tokens of context. /help says what else there is.\n", m.name, s.n_ctx);
 }
 
 int cli_chat(int argc, char **argv)

@@ -149,6 +149,8 @@ static int answer(struct speaker *s, const struct run *o, const struct token_ids
     if (rc == 0 && o->json)
         rc = print_json(&a, err);
     if (rc == 0) {
+        if (o->engine.verbose)
+            speaker_describe(s);
         speaker_report(s, &a);
         *status = a.interrupted ? EXIT_INTERRUPTED : EXIT_DONE;
     }

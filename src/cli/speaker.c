@@ -27,7 +27,7 @@ static int open_template(struct speaker *s, const char *path, struct err *err)
                        path);
     if (template_open(&s->tmpl, info.chat_template, info.chat_template_len, info.bos, info.eos,
                       &why))
-        return err_set(err, "%s (`plainsong run --raw` works without)", why.text);
+        return err_set(err, "%s; see plainsong run --raw", why.text);
     return prompt_open(&s->prompt, s->model->token, s->tmpl, err);
 }
 
@@ -198,26 +198,29 @@ static void report_speeds(const struct answer *a)
     fprintf(stderr, "last logits: %016llx\n", (unsigned long long)i->logits_hash);
 }
 
+void speaker_describe(const struct speaker *s)
+{
+    struct ps_model_info m;
+    struct ps_stats t;
+    ps_model_info(s->model, &m);
+    ps_engine_stats(s->engine, &t);
+    fprintf(stderr, "model: %s, %s, %.1f M parameters\n", m.name, m.arch,
+            1e-6 * (double)m.n_params);
+    fprintf(stderr, "device: %s %s, %u threads, %u x %u tokens of %s\n", t.device, t.isa,
+            t.n_threads, t.n_slots, t.n_ctx, t.kv);
+    fprintf(stderr,
+            "memory: %.1f MB weights, %.1f MB keys and values, %.1f MB scratch; loaded in %.2f s\n",
+            1e-6 * (double)t.weight_bytes, 1e-6 * (double)t.kv_bytes,
+            1e-6 * (double)t.scratch_bytes, t.load_s);
+}
+
 void speaker_report(const struct speaker *s, const struct answer *a)
 {
-    const struct ps_stats *t = &a->after;
-    if (s->opts->verbose) {
-        struct ps_model_info m;
-        ps_model_info(s->model, &m);
-        fprintf(stderr, "model: %s, %s, %.1f M parameters\n", m.name, m.arch,
-                1e-6 * (double)m.n_params);
-        fprintf(stderr, "device: %s %s, %u threads, %u x %u tokens of %s\n", t->device, t->isa,
-                t->n_threads, t->n_slots, t->n_ctx, t->kv);
-        fprintf(
-            stderr,
-            "memory: %.1f MB weights, %.1f MB keys and values, %.1f MB scratch; loaded in %.2f s\n",
-            1e-6 * (double)t->weight_bytes, 1e-6 * (double)t->kv_bytes,
-            1e-6 * (double)t->scratch_bytes, t->load_s);
+    if (s->opts->verbose)
         report_speeds(a);
-    }
     if (s->opts->profile) {
-        report_phases("first token", &a->before, a->n ? &a->first : t);
+        report_phases("first token", &a->before, a->n ? &a->first : &a->after);
         if (a->n)
-            report_phases("after it", &a->first, t);
+            report_phases("after it", &a->first, &a->after);
     }
 }

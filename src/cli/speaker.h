@@ -42,7 +42,10 @@ int speaker_answer(struct speaker *s, const struct ps_request *r, unsigned flags
                    struct answer *out, struct err *err);
 void answer_free(struct answer *a);
 
-/* What --verbose and --profile ask for, to stderr. */
+/* Model, device and memory, to stderr. */
+void speaker_describe(const struct speaker *s);
+
+/* What --verbose and --profile ask for about an answer, to stderr. */
 void speaker_report(const struct speaker *s, const struct answer *a);
 
 double answer_prompt_tok_s(const struct answer *a); /* 0 when not known */

@@ -53,40 +53,52 @@ static void print_ids(const struct token_model *t, const struct token_ids *ids, 
         putchar('\n');
 }
 
-static int decode(const struct token_model *t, const struct text *text, bool special,
+/* The next id of a list, or 0 at its end, or -1. *at moves past it. */
+static int next_id(const struct text *list, size_t *at, u32 n_vocab, u32 *id, struct err *err)
+{
+    static const char blanks[] = " ,\t\r\n[]";
+    char word[24], quoted[64];
+    u64 n;
+    size_t len = 0;
+    while (*at < list->len && memchr(blanks, list->at[*at], sizeof blanks - 1))
+        ++*at;
+    while (*at + len < list->len && !memchr(blanks, list->at[*at + len], sizeof blanks - 1))
+        len++;
+    if (len == 0)
+        return 0;
+    const char *from = list->at + *at;
+    if (len < sizeof word) {
+        memcpy(word, from, len);
+        word[len] = 0;
+    }
+    if (len >= sizeof word || strlen(word) != len || !opts_u64(word, &n) || n >= n_vocab)
+        return err_set(err, "\"%s\": expected token ids from 0 to %u",
+                       err_quote(quoted, sizeof quoted, from, len), n_vocab - 1);
+    *at += len;
+    *id = (u32)n;
+    return 1;
+}
+
+static int decode(const struct token_model *t, const struct text *list, bool special,
                   struct err *err)
 {
     struct token_stream stream = {.keep_special = special};
-    size_t room = 3 * (token_max_bytes(t) + 4), n;
-    char *buf = malloc(room);
-    int rc = buf ? 0 : err_set(err, "out of memory");
-    for (size_t i = 0; rc == 0 && i < text->len;) {
-        static const char blanks[] = " ,\t\r\n[]";
-        char word[24], quoted[64];
-        u64 id;
-        size_t len = 0;
-        while (i + len < text->len && !memchr(blanks, text->at[i + len], sizeof blanks - 1))
-            len++;
-        snprintf(word, sizeof word, "%.*s", (int)len, text->at + i);
-        if (len == 0) {
-            i++;
-        } else if (len >= sizeof word || strlen(word) != len || !opts_u64(word, &id) ||
-                   id >= token_count(t)) {
-            rc = err_set(err, "\"%s\": expected token ids from 0 to %u",
-                         err_quote(quoted, sizeof quoted, text->at + i, len), token_count(t) - 1);
-        } else {
-            n = token_stream_push(t, &stream, (u32)id, buf, room);
-            fwrite(buf, 1, n, stdout);
-            i += len;
-        }
-    }
-    if (rc == 0) {
-        n = token_stream_end(&stream, buf, room);
-        fwrite(buf, 1, n, stdout);
-        putchar('\n');
-    }
+    size_t room = 3 * (token_max_bytes(t) + 4) + 16, at = 0;
+    u32 id;
+    int rc;
+    while ((rc = next_id(list, &at, token_count(t), &id, err)) == 1)
+        ; /* all of it first: a bad id prints nothing but its error */
+    char *buf = rc == 0 ? malloc(room) : NULL;
+    if (rc == 0 && !buf)
+        rc = err_set(err, "out of memory");
+    if (rc)
+        return -1;
+    for (at = 0; next_id(list, &at, token_count(t), &id, err) == 1;)
+        fwrite(buf, 1, token_stream_push(t, &stream, id, buf, room), stdout);
+    fwrite(buf, 1, token_stream_end(&stream, buf, room), stdout);
+    putchar('\n');
     free(buf);
-    return rc;
+    return 0;
 }
 
 static int tokenize(const struct tokenize *o, const struct text *text, struct err *err)

@@ -1,6 +1,7 @@
 # The chat template worker. template.c starts `python3 -I -c` with a line that receives this text over the
 # socket `s` (descriptor 0) and runs it. Order: import, confine, say so, and only then read the first byte that
 # somebody else wrote. Then one question, one answer, until the socket ends:
+#   first     an answer: "confined" or "free", a blank, the path of this Python
 #   question  <5I: kind, flags, bytes of three parts; then the parts
 #   answer    <2I: status, bytes; then the bytes
 # It refuses what a chat template has no use for: files, network, processes, much memory, attributes of Python's
@@ -26,7 +27,7 @@ OUTPUT_BYTES = 16 << 20
 # template.c kills us after 2 s. When it died first, this ends a template that loops; a limit on the sum of
 # CPU time (RLIMIT_CPU) would end a worker that merely is old, and PR_SET_PDEATHSIG fires when the thread that
 # started us ends, not the process.
-RENDER_SECONDS = 4
+RENDER_SECONDS = 3
 
 TOO_MUCH_MEMORY = b"chat template: it wants more than %d MiB of memory" % (MEMORY_BYTES >> 20)
 
@@ -337,5 +338,6 @@ def serve():
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-answer(DONE, b"confined" if confine() else b"free")
+# The path is for the next start: the one we were started by may be a slow script that looks Python up.
+answer(DONE, (b"confined " if confine() else b"free ") + os.fsencode(sys.executable or ""))
 serve()
