@@ -45,7 +45,7 @@ static char *read_file(const char *path, size_t *len)
 static struct template *open_text(const char *source)
 {
     struct err err = {{0}};
-    struct template *t;
+    struct template *t = NULL;
     if (template_open(&t, source, strlen(source), "<s>", "</s>", &err) != 0)
         fail_msg("%s: %s", source, err.text);
     return t;
@@ -56,7 +56,7 @@ static struct template *open_shipped(void)
     struct err err = {{0}};
     struct gguf g;
     struct gguf_str s;
-    struct template *t;
+    struct template *t = NULL;
     if (gguf_open(&g, "models/plainsong-tiny-q4_0.gguf", &err) != 0 ||
         gguf_string(&g, "tokenizer.chat_template", &s, &err) != 1 ||
         template_open(&t, s.at, s.len, "", "<|im_end|>", &err) != 0)
@@ -167,8 +167,7 @@ static void equals_jinja2_on_own_templates(void **state)
         template_close(t[i]);
 }
 
-/* ---- Values in
- * ------------------------------------------------------------------------------------------- */
+/* ---- Values in ---- */
 
 static void renders(struct template *t, const char *messages, const char *tools, const char *kwargs,
                     bool add, const char *expect)
@@ -300,7 +299,7 @@ static void without_python_says_what_to_install(void **state)
 {
     (void)state;
     struct err err = {{0}};
-    struct template *t;
+    struct template *t = NULL;
     assert_int_equal(setenv("PLAINSONG_PYTHON", "/nonexistent", 1), 0);
     assert_int_equal(template_open(&t, "x", 1, "", "", &err), -1);
     assert_null(t);
@@ -360,8 +359,7 @@ static void time_is_local_and_stays_so(void **state)
     free(old);
 }
 
-/* ---- The sandbox
- * ----------------------------------------------------------------------------------------- */
+/* ---- The sandbox ---- */
 
 static void sandbox_escapes_are_refused(void **state)
 {
@@ -422,8 +420,7 @@ static void sandbox_escapes_are_refused(void **state)
     template_close(t);
 }
 
-/* ---- Limits
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Limits ---- */
 
 /* The template renders messages with go = false, fails with go = true within the limit, and renders
  * again, with a new worker where need be. */
@@ -441,10 +438,7 @@ static void blow_up(const char *source, const char *expect)
         fail_msg("%s: took %.2f s", source, took);
     if (!strstr(err.text, expect))
         fail_msg("%s: expected %s, got %s", source, expect, err.text);
-    start = time_now();
     renders(t, "[]", NULL, NULL, false, "ok");
-    if (time_now() - start > 1)
-        fail_msg("%s: the next render took %.2f s", source, time_now() - start);
     template_close(t);
 }
 
@@ -461,7 +455,7 @@ static void loops_end(void **state)
             LATE);
     blow_up(GO("{{ n ** (n ** n) }}"), LATE);
     blow_up(GO("{% for i in range(10 ** n) %}{% endfor %}"), "Range too big");
-    blow_up(GO("{% for i in range(99999) %}{% for j in range(99999) %}xxxxxxxxxxxxxxxx{% endfor "
+    blow_up(GO("{% for i in range(99999) %}{% for j in range(99999) %}{{ s * 1000 }}{% endfor "
                "%}{% endfor %}"),
             "its text is longer than 16 MiB");
 }
@@ -494,7 +488,6 @@ static void huge_values_end(void **state)
     blow_up(GO("{{ s * 30 * 10 ** 6 }}"), "its text is longer than 16 MiB");
     blow_up(GO("{{ '\xc3\xbc' * 9 * 10 ** 6 }}"), "its text is longer than 16 MiB");
     blow_up(GO("{{ n ** 5000 }}"), "ValueError");
-    blow_up(GO("{{ lipsum(n=10 ** n) }}"), "");
 }
 
 /* jinja2 folds constants, so some blow up before the first render. */
@@ -502,10 +495,10 @@ static void compilation_is_limited(void **state)
 {
     (void)state;
     struct err err = {{0}};
-    struct template *t;
+    struct template *t = NULL;
     double start = time_now();
     assert_int_equal(template_open(&t, "{{ 9**(9**9) }}", 15, "", "", &err), -1);
-    assert_true(time_now() - start < LATE_S + 1); /* Python's own start before it */
+    assert_true(time_now() - start < LATE_S + 3); /* Python's own start before it */
     assert_non_null(strstr(err.text, "chat template: no compilation within 2000 ms"));
     t = open_text("{{ 'x' * 10**9 }}");
     refuses(t, USER, NULL, NULL, MEMORY);
@@ -548,8 +541,7 @@ static void largest_text_and_chat(void **state)
     template_close(t);
 }
 
-/* ---- The process
- * ----------------------------------------------------------------------------------------- */
+/* ---- The process ---- */
 
 static int count_fds(void)
 {
@@ -653,6 +645,51 @@ static void worker_outlives_ctrl_c_and_is_replaced_when_killed(void **state)
     template_close(t);
 }
 
+static bool is_gone(pid_t pid) /* or waits for somebody to reap it */
+{
+    char path[64], gone = 'Z';
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    if (f) {
+        if (fscanf(f, "%*d %*s %c", &gone) != 1)
+            gone = 'Z';
+        fclose(f);
+    }
+    return gone == 'Z';
+}
+
+/* One process renders a loop without end and is killed; another dies with its worker at rest. */
+static void worker_ends_with_its_process(void **state)
+{
+    (void)state;
+    pid_t worker[2] = {0};
+    for (int busy = 0; busy < 2; busy++) {
+        int end[2];
+        assert_int_equal(pipe(end), 0);
+        pid_t us = fork();
+        if (us == 0) {
+            struct template *t = open_text("{% for i in range(99999) %}{% for j in range(99999) %}"
+                                           "{% endfor %}{% endfor %}");
+            struct template_text out;
+            pid_t pid = worker_pid();
+            if (write(end[1], &pid, sizeof pid) == sizeof pid && busy)
+                template_render(t, USER, NULL, NULL, false, &out, NULL);
+            pause();
+        }
+        assert_int_equal(read(end[0], &worker[busy], sizeof worker[busy]), sizeof worker[busy]);
+        close(end[0]);
+        close(end[1]);
+        usleep(300000); /* for the render to begin */
+        kill(us, SIGKILL);
+        assert_int_equal(waitpid(us, NULL, 0), us);
+    }
+    double start = time_now();
+    while (worker[0] && !(is_gone(worker[0]) && is_gone(worker[1]))) {
+        assert_true(time_now() - start < 6);
+        usleep(50000);
+    }
+}
+
 struct turn {
     struct template *t;
     int who, wrong;
@@ -724,6 +761,7 @@ int main(void)
         cmocka_unit_test(largest_text_and_chat),
         cmocka_unit_test(worker_is_confined),
         cmocka_unit_test(worker_outlives_ctrl_c_and_is_replaced_when_killed),
+        cmocka_unit_test(worker_ends_with_its_process),
         cmocka_unit_test(threads_get_their_own_answers),
         cmocka_unit_test(nothing_is_left_behind),
     };

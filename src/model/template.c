@@ -1,8 +1,8 @@
 /* The parent of worker.py: finds a Python that has jinja2, starts it with posix_spawn (the process
- * has threads, so nothing runs between fork and exec), asks over a socketpair with a deadline, and
- * kills and reaps it when the answer does not come. The worker is not trusted: lengths are checked,
- * its text is escaped before it enters a message. A worker that failed is gone at once; starting
- * the next one is left to the next render, whose 2 s pay for it. */
+ * has threads, so nothing of ours runs between fork and exec), asks over a socketpair with a
+ * deadline, and kills and reaps it when the answer does not come. The worker is not trusted:
+ * lengths are checked, its text is escaped before it enters a message. When one is gone the next is
+ * begun at once and awaited by the next render, whose 2 s hold the rest of the start (0.1 s). */
 #include "model/template.h"
 
 #include <errno.h>
@@ -47,6 +47,8 @@ struct template
     pid_t pid; /* 0: no worker */
     int fd;    /* -1 then */
     bool confined;
+    bool starting; /* worker_begin done, worker_ready not yet */
+    double begun;
 };
 
     /* ---- Bytes with a deadline
@@ -147,8 +149,7 @@ static enum io recv_answer(int fd, double deadline, u32 *status, struct template
     return IO_DONE;
 }
 
-/* ---- The process
- * ----------------------------------------------------------------------------------------- */
+/* ---- The process ---- */
 
 /* Ends and reaps the worker. Returns its wait status, or -1 when somebody else reaped it. */
 static int worker_stop(struct template *t)
@@ -166,6 +167,7 @@ static int worker_stop(struct template *t)
             status = -1;
     }
     t->pid = 0;
+    t->starting = false;
     return status;
 }
 
@@ -250,32 +252,53 @@ static int worker_spawn(struct template *t, const char *python, struct err *err)
     return 0;
 }
 
-/* A worker that is ready for questions. */
-static int worker_start(struct template *t, const char *python, double deadline, struct err *err)
+/* Half a start: the worker loads Python while we do something else. */
+static int worker_begin(struct template *t, const char *python, struct err *err)
 {
     if (worker_spawn(t, python, err) != 0)
         return -1;
+    t->starting = true;
+    t->begun = time_now();
+    if (send_all(t->fd, worker_py, sizeof worker_py, t->begun + START_TIMEOUT_MS * 1e-3) == IO_DONE)
+        return 0;
+    worker_stop(t);
+    return err_set(err, "chat template: %s ended while starting", python);
+}
+
+/* The other half. One that is only late stays, for a later call to find it ready. */
+static int worker_ready(struct template *t, const char *python, double deadline, struct err *err)
+{
     u32 status = DONE;
     struct template_text text = {0};
-    enum io io = send_all(t->fd, worker_py, sizeof worker_py, deadline);
-    if (io == IO_DONE)
-        io = recv_answer(t->fd, deadline, &status, &text);
-    if (io == IO_DONE && status == DONE) {
-        t->confined = strcmp(text.text, "confined") == 0;
-        free(text.text);
-        return 0;
+    enum io io = recv_answer(t->fd, deadline, &status, &text);
+    if (io == IO_LATE) {
+        if (time_now() - t->begun > START_TIMEOUT_MS * 1e-3)
+            worker_stop(t);
+        return err_set(err, "chat template: %s does not start in time", python);
     }
-    char quoted[200];
-    worker_stop(t);
-    if (io == IO_LATE)
-        err_set(err, "chat template: %s did not start in time", python);
-    else if (io == IO_GONE)
-        err_set(err, "chat template: %s ended while starting", python);
-    else
+    if (io == IO_GONE) {
+        worker_stop(t);
+        return err_set(err, "chat template: %s ended while starting", python);
+    }
+    t->starting = false;
+    if (status != DONE) {
+        char quoted[200];
+        worker_stop(t);
         err_set(err, "chat template: %s: %s", python,
                 err_quote(quoted, sizeof quoted, text.text, text.len));
+        free(text.text);
+        return -1;
+    }
+    const char *path = strchr(text.text, ' ');
+    t->confined = strncmp(text.text, "confined ", 9) == 0;
+    if (!t->python)
+        t->python = strdup(path && path[1] == '/' ? path + 1 : python);
     free(text.text);
-    return -1;
+    if (!t->python) {
+        worker_stop(t);
+        return err_set(err, "chat template: out of memory");
+    }
+    return 0;
 }
 
 /* One question. On success *out holds the answer. On failure err is set; after anything but the
@@ -331,8 +354,7 @@ static int worker_compile(struct template *t, double deadline, struct err *err)
     return 0;
 }
 
-/* ---- The search for Python
- * ------------------------------------------------------------------------------- */
+/* ---- The search for Python ---- */
 
 #define INSTALL                                                                             \
     "install the package python3-jinja2 (Debian, Ubuntu; on macOS sh run.sh does it); raw " \
@@ -345,10 +367,12 @@ static bool python_try(struct template *t, const char *path, bool *tried)
     if (path[0] != '/' || access(path, X_OK) != 0)
         return false;
     *tried = true;
-    if (worker_start(t, path, time_now() + START_TIMEOUT_MS * 1e-3, NULL) != 0)
+    if (worker_begin(t, path, NULL) != 0)
         return false;
-    t->python = strdup(path);
-    return t->python != NULL;
+    int rc = worker_ready(t, path, t->begun + START_TIMEOUT_MS * 1e-3, NULL);
+    if (rc != 0)
+        worker_stop(t);
+    return rc == 0;
 }
 
 static bool python_on_path(struct template *t, bool *tried)
@@ -385,10 +409,9 @@ static int python_find(struct template *t, struct err *err)
     char path[PATH_MAX];
     const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
     bool xdg = data && data[0] == '/';
-    int len = snprintf(path, sizeof path, "%s%s/plainsong/venv/bin/python3",
-                       xdg    ? data
-                       : home ? home
-                              : "",
+    if (!xdg)
+        data = home ? home : "";
+    int len = snprintf(path, sizeof path, "%s%s/plainsong/venv/bin/python3", data,
                        xdg ? "" : "/.local/share");
     if (len < (int)sizeof path && python_try(t, path, &tried))
         return 0;
@@ -396,8 +419,7 @@ static int python_find(struct template *t, struct err *err)
                    tried ? "no python3 here has jinja2" : "no python3 found");
 }
 
-/* ---- The contract
- * -------------------------------------------------------------------------------- */
+/* ---- The contract ---- */
 
 int template_open(struct template **out, const char *source, size_t len, const char *bos,
                   const char *eos, struct err *err)
@@ -465,16 +487,18 @@ int template_render(struct template *t, const char *messages_json, const char *t
 
     pthread_mutex_lock(&t->lock);
     double deadline = time_now() + TEMPLATE_TIMEOUT_MS * 1e-3;
-    int rc = 0;
-    if (!worker_alive(t)) {
-        rc = worker_start(t, t->python, deadline, err);
-        if (rc == 0)
-            rc = worker_compile(t, deadline, err);
-        if (rc != 0)
-            worker_stop(t); /* a worker without its template is of no use */
+    int rc = worker_alive(t) ? 0 : worker_begin(t, t->python, err);
+    if (rc == 0 && t->starting) {
+        rc = worker_ready(t, t->python, deadline, err);
+        if (rc == 0 && worker_compile(t, deadline, err) != 0) {
+            worker_stop(t); /* without its template it is of no use */
+            rc = -1;
+        }
     }
     if (rc == 0)
         rc = worker_ask(t, RENDER, flags, part, deadline, out, err);
+    if (t->pid == 0)
+        worker_begin(t, t->python, NULL); /* if it fails, the next call says why */
     pthread_mutex_unlock(&t->lock);
     return rc;
 }
