@@ -2,6 +2,9 @@
 #include "kernel/tables.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 struct choice {
     const struct kernels *table;
@@ -14,10 +17,14 @@ static bool runs_scalar(void)
 }
 
 #if defined(__x86_64__)
+/* All of x86-64-v3: what the compiler may use, not only what we think of. */
 static bool runs_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+    u32 a, b, c, d, more = 0;
+    bool half = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) && (c & bit_MOVBE);
+    bool lzcnt = __get_cpuid(0x80000001, &a, &b, &more, &d) && (more & bit_LZCNT);
+    return half && lzcnt && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
 }
 
 static bool runs_avx512(void)

@@ -46,8 +46,9 @@ struct kernels {
     void (*rmsnorm)(float *y, const float *x, const float *w, u32 n, float eps);
 
     /* x[i] = flush of the rotation of its pairs; cs: (d_rope/2) pairs (cos, sin). neox pairs (i, i + d_rope/2), else
-     * (2i, 2i+1). (a, b) -> (a*cos - b*sin, b*cos + a*sin): two products, then one add. Elements past d_rope are
-     * flushed only. n = d_head. */
+     * (2i, 2i+1). (a, b) -> (fma(a, cos, -(b * sin)), fma(b, cos, a * sin)). Written with fma because gcc 12 makes one out of
+     * neighbouring a*c - b*s and b*c + a*s (vfmaddsub) even when contraction is off. Elements past d_rope are flushed
+     * only. */
     void (*rope)(float *x, const float *cs, u32 d_head, u32 d_rope, bool neox);
 
     /* y[i] = flush(g[i] * sigmoid(g[i]) * u[i]): e = exp(-|g|), s = g >= 0 ? 1/(1+e) : e/(1+e), (g*s)*u. y may be g. */

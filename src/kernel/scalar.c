@@ -392,8 +392,8 @@ static void rope(float *x, const float *cs, u32 d_head, u32 d_rope, bool neox)
     for (u32 i = 0; i < half; i++) {
         float *a = x + (neox ? i : 2 * i), *b = neox ? a + half : a + 1;
         float c = cs[2 * i], s = cs[2 * i + 1], u = *a, v = *b;
-        *a = ex_flush(u * c - v * s);
-        *b = ex_flush(v * c + u * s);
+        *a = ex_flush(fmaf(u, c, -(v * s)));
+        *b = ex_flush(fmaf(v, c, u * s));
     }
     for (u32 i = d_rope; i < d_head; i++)
         x[i] = ex_flush(x[i]);
