@@ -12,6 +12,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "engine/model.h"
 #include "model/prompt.h"
 #include "plainsong.h"
 
@@ -152,11 +153,96 @@ static void extra_prompts(void **state)
     assert_true(equal >= 11);
 }
 
+/* ---- tasks: eight streams at a time ---- */
+
+struct task {
+    const char *answer;
+    bool model_right;
+    struct ps_stream *stream;
+};
+
+static void start_task(struct task *t, json_t *j, const struct prompt *p)
+{
+    struct err err;
+    struct token_ids ids = {0};
+    json_t *tools = json_object_get(j, "tools");
+    char *messages = json_dumps(json_object_get(j, "messages"), 0);
+    char *tools_text = tools && !json_is_null(tools) ? json_dumps(tools, 0) : NULL;
+    if (prompt_build(p, messages, tools_text, NULL, true, &ids, &err))
+        fail_msg("%s", err.text);
+    t->answer = json_string_value(json_object_get(j, "answer"));
+    t->model_right = json_is_true(json_object_get(j, "model_q4_0"));
+    t->stream = start(ids.ids, ids.n, 256, false, false);
+    token_ids_free(&ids);
+    free(messages);
+    free(tools_text);
+}
+
+/* Right: the whole answer, then an end mark. */
+static bool task_is_right(struct task *t)
+{
+    char text[4096] = "";
+    size_t at = 0, len;
+    struct ps_token tok;
+    struct ps_error err;
+    struct ps_stream_info info;
+    struct ps_decoder *d = ps_decoder_open(model, true);
+    while (ps_stream_next(t->stream, &tok, &err) == 1) {
+        const char *piece = ps_decoder_push(d, tok.id, &len);
+        assert_true(at + len < sizeof text);
+        memcpy(text + at, piece, len);
+        at += len;
+    }
+    text[at] = 0;
+    ps_stream_info(t->stream, &info);
+    ps_stream_close(t->stream);
+    ps_decoder_close(d);
+    return info.end == PS_END_STOP && !strcmp(text, t->answer);
+}
+
+static void tasks(void **state)
+{
+    (void)state;
+    struct ps_model_info info;
+    struct template *tmpl;
+    struct prompt *p;
+    struct err err;
+    ps_model_info(model, &info);
+    assert_int_equal(template_open(&tmpl, info.chat_template, info.chat_template_len, info.bos, info.eos, &err), 0);
+    assert_int_equal(prompt_open(&p, model->token, tmpl, &err), 0);
+    FILE *f = fopen("tests/oracle/tasks.jsonl", "r");
+    assert_non_null(f);
+    static struct task t[256];
+    json_t *lines[256];
+    int n = 0, same = 0, right = 0;
+    json_error_t je;
+    while (n < 256 && (lines[n] = json_loadf(f, JSON_DISABLE_EOF_CHECK, &je)))
+        n++;
+    fclose(f);
+    assert_int_equal(n, 120);
+    for (int i = 0; i < n + STREAMS; i++) {
+        if (i >= STREAMS) {
+            bool ok = task_is_right(&t[i - STREAMS]);
+            right += ok;
+            same += ok == t[i - STREAMS].model_right;
+        }
+        if (i < n)
+            start_task(&t[i], lines[i], p);
+    }
+    print_message("%d right, verdict as the reference's in %d of 120\n", right, same);
+    for (int i = 0; i < n; i++)
+        json_decref(lines[i]);
+    prompt_close(p);
+    template_close(tmpl);
+    assert_true(same >= 118);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(twelve_prompts),
         cmocka_unit_test(extra_prompts),
+        cmocka_unit_test(tasks),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
