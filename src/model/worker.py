@@ -1,11 +1,11 @@
-# The chat template worker. template.c starts `python3 -I -c` with a line that receives this text over the
-# socket `s` (descriptor 0) and runs it. Order: import, confine, say so, and only then read the first byte that
-# somebody else wrote. Then one question, one answer, until the socket ends:
+# The chat template worker. template.c starts `python3 -I -c` with a line that receives this text
+# over the socket `s` (descriptor 0) and runs it. Order: import, confine, say so, and only then read
+# the first byte that somebody else wrote. Then one question, one answer, until the socket ends:
 #   first     an answer: "confined" or "free", a blank, the path of this Python
 #   question  <5I: kind, flags, bytes of three parts; then the parts
 #   answer    <2I: status, bytes; then the bytes
-# It refuses what a chat template has no use for: files, network, processes, much memory, attributes of Python's
-# own machinery. What remains is what transformers' apply_chat_template sets up around jinja2.
+# It refuses what a chat template has no use for: files, network, processes, much memory, attributes
+# of Python's own machinery. What remains is what transformers' apply_chat_template sets up.
 import datetime
 import errno
 import json
@@ -24,11 +24,12 @@ GENERATE, TOOLS, KWARGS = 1, 2, 4  # flags of RENDER
 
 MEMORY_BYTES = 256 << 20  # beyond what the imports take; a usual chat needs 1 MiB
 OUTPUT_BYTES = 16 << 20
-# template.c kills us after 2 s. When it died first, this ends a template that loops; a limit on the sum of
-# CPU time (RLIMIT_CPU) would end a worker that merely is old, and PR_SET_PDEATHSIG fires when the thread that
-# started us ends, not the process.
+# template.c kills us after 2 s. When it died first, this ends a template that loops; a limit on the
+# sum of CPU time (RLIMIT_CPU) would end a worker that merely is old, and PR_SET_PDEATHSIG fires when
+# the thread that started us ends, not the process.
 RENDER_SECONDS = 3
 
+TOO_LONG = "chat template: its text is longer than %d MiB" % (OUTPUT_BYTES >> 20)
 TOO_MUCH_MEMORY = b"chat template: it wants more than %d MiB of memory" % (MEMORY_BYTES >> 20)
 
 # Hide the server's Ctrl-C: it goes to the whole foreground group.
@@ -72,7 +73,7 @@ except ImportError as e:
     os._exit(0)
 
 
-# ---- Confinement -------------------------------------------------------------------------------------------
+# ---- Confinement ----
 
 # Number of each system call that stays: one socket, memory, clock, end.
 CALLS = {
@@ -84,12 +85,12 @@ CALLS = {
         "arch": 0xC00000B7, "mmap": 222, "mprotect": 226,
         "free": (206, 207, 215, 216, 214, 233, 98, 93, 94, 139, 128, 113, 169, 278, 103),
     },
-}  # free: sendto recvfrom munmap mremap brk madvise futex exit exit_group rt_sigreturn restart_syscall
-#          clock_gettime gettimeofday getrandom setitimer
+}  # free: sendto recvfrom munmap mremap brk madvise futex exit exit_group rt_sigreturn
+#          restart_syscall clock_gettime gettimeofday getrandom setitimer
 
 
 def filter_program(calls):
-    """Classic BPF over struct seccomp_data {int nr; u32 arch; u64 ip; u64 args[6]}, see seccomp(2)."""
+    """Classic BPF over {int nr; u32 arch; u64 ip; u64 args[6]}, see seccomp(2)."""
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     kill, refuse, allow = 0x80000000, 0x00050000 | errno.EPERM, 0x7FFF0000
     exec_bit, args_2 = 4, 32  # PROT_EXEC; the low word of args[2]
@@ -100,7 +101,7 @@ def filter_program(calls):
     ]
     for number in calls["free"]:
         program += [(equal, 0, 1, number), (give, 0, 0, allow)]
-    # mmap and mprotect stay for memory that is not code: jump over the refusal to the look at args[2].
+    # mmap and mprotect stay for memory that is not code: jump over the refusal to args[2].
     program += [
         (equal, 2, 0, calls["mmap"]), (equal, 1, 0, calls["mprotect"]), (give, 0, 0, refuse),
         (load, 0, 0, args_2), (any_bit, 0, 1, exec_bit), (give, 0, 0, refuse), (give, 0, 0, allow),
@@ -138,7 +139,7 @@ def confine():
     """Returns whether the system refuses what it should: tried, not assumed."""
     zone = os.environ.get("TZ", ":/etc/localtime")
     os.environ.clear()
-    os.environ["TZ"] = zone  # as long as it stands unchanged, glibc's strftime does not look at the file again
+    os.environ["TZ"] = zone  # while it stands unchanged, glibc's strftime leaves the file alone
     time.tzset()
     datetime.datetime.now().strftime("%c %Z")
     os.chdir("/")
@@ -153,16 +154,17 @@ def confine():
             now_bytes = int(f.read().split()[0]) * resource.getpagesize()
     except OSError:  # no /proc on macOS; its limit is a wish only
         now_bytes = 256 << 20
-    for name, limit in (("AS", now_bytes + MEMORY_BYTES), ("CORE", 0), ("FSIZE", 0), ("NPROC", 0), ("NOFILE", 1)):
+    limits = {"AS": now_bytes + MEMORY_BYTES, "CORE": 0, "FSIZE": 0, "NPROC": 0, "NOFILE": 1}
+    for name, limit in limits.items():
         try:
             resource.setrlimit(getattr(resource, "RLIMIT_" + name), (limit, limit))
         except (AttributeError, OSError, ValueError):
             pass
     filter_calls()
-    return refused(lambda: os.open("/dev/null", os.O_RDONLY)) and refused(lambda: socket.socket())
+    return refused(lambda: os.open("/dev/null", os.O_RDONLY)) and refused(socket.socket)
 
 
-# ---- What transformers sets up -----------------------------------------------------------------------------
+# ---- What transformers sets up ----
 
 
 class Raised(jinja2.TemplateError):
@@ -170,7 +172,7 @@ class Raised(jinja2.TemplateError):
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %} ... {% endgeneration %} marks what the assistant said, for training: it prints its body."""
+    """{% generation %} marks what the assistant said, for training. Here it prints its body."""
 
     tags = {"generation"}
 
@@ -202,24 +204,27 @@ def strftime_now(format):
 
 
 def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def no_loader(name):
     raise jinja2.TemplateError("a chat template cannot include, import or extend another one")
 
 
-env = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols],
-              loader=jinja2.FunctionLoader(no_loader))
+env = Sandbox(trim_blocks=True, lstrip_blocks=True, loader=jinja2.FunctionLoader(no_loader),
+              extensions=[Generation, jinja2.ext.loopcontrols])
 env.filters["tojson"] = tojson
 env.globals["raise_exception"] = raise_exception
 env.globals["strftime_now"] = strftime_now
 
 
-# What Python loads at first use, and so while it still can: the codec behind string escapes, the traceback's
-# rewriting, filters and formats.
-WARM_UP = r"""{% macro m(x) %}{{ x | tojson(indent=1) }}{% endmacro %}{{ m({"a": [1, 2.5, "\u00fc\N{BULLET}"]}) }}
-{%- for x in "abc" %}{% if loop.first %}{% continue %}{% endif %}{{ "%s" % x ~ "{:>5}".format(x) }}{% endfor %}
+# What Python loads at first use, and so while it still can: the codec behind string escapes, the
+# traceback's rewriting, filters and formats.
+WARM_UP = r"""{% macro m(x) %}{{ x | tojson(indent=1) }}{% endmacro %}
+{{- m({"a": [1, 2.5, "\u00fc\N{BULLET}"]}) }}
+{%- for x in "abc" %}{% if loop.first %}{% continue %}{% endif %}{{ "%s" % x }}{% endfor %}
+{{- "{:>5}".format(3) }}
 {{- messages | map("upper") | join | wordwrap | pprint | urlize | title | center(9) }}
 {%- generation %}{{ strftime_now("%c %x %X %Z %B") }}{% endgeneration %}"""
 try:
@@ -228,7 +233,7 @@ except jinja2.UndefinedError:
     pass
 
 
-# ---- Questions ---------------------------------------------------------------------------------------------
+# ---- Questions ----
 
 
 class Refused(Exception):
@@ -283,12 +288,12 @@ def render(template, names, flags, messages, tools, kwargs):
     try:
         for piece in template.generate(values):
             if len(piece) > OUTPUT_BYTES - len(text):
-                raise Refused("chat template: its text is longer than %d MiB" % (OUTPUT_BYTES >> 20))
+                raise Refused(TOO_LONG)
             text += piece.encode()
             if len(text) > OUTPUT_BYTES:
-                raise Refused("chat template: its text is longer than %d MiB" % (OUTPUT_BYTES >> 20))
+                raise Refused(TOO_LONG)
     except UnicodeEncodeError:
-        raise Refused("chat template: the text holds half of a surrogate pair, which UTF-8 cannot say")
+        raise Refused("chat template: its text holds half of a surrogate pair")
     return text
 
 
@@ -338,6 +343,6 @@ def serve():
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-# The path is for the next start: the one we were started by may be a slow script that looks Python up.
+# The path is for the next start: what started us may be a slow script that looks Python up.
 answer(DONE, (b"confined " if confine() else b"free ") + os.fsencode(sys.executable or ""))
 serve()
