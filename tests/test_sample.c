@@ -275,6 +275,41 @@ static void equals_full_sort_large(void **state)
     free(l);
 }
 
+/* The first position at or after `from` whose draw has the wanted 24 bits, modulo 2^bits. */
+static u32 position_with(u64 seed, u32 from, u32 bits, u32 low, u32 high)
+{
+    for (u32 pos = from;; pos++) {
+        u32 u = ex_philox(0, pos, 0, 0, (u32)seed, (u32)(seed >> 32)).c[0] >> 8;
+        u &= (1u << bits) - 1;
+        if (u >= low && u < high)
+            return pos;
+    }
+}
+
+/* One token at 0 and all others at x, down to where a weight moves the sum no more: draws near 1
+ * fall on the others as long as they count. */
+static void the_tail_counts_to_its_end(void **state)
+{
+    (void)state;
+    enum { N = 151936, TOP = 1000 };
+    static const float xs[] = {-12, -14.5f, -16.6f, -16.63f, -16.64f, -16.74f, -16.76f, -20};
+    float *l = malloc(N * sizeof *l);
+    struct err err;
+    for (u32 k = 0; k < COUNT(xs); k++) {
+        struct ps_sampling o = {.temperature = 1, .seed = 3};
+        struct sampler *s;
+        u32 pos = position_with(3, k * 1000, 24, 0xFF8000, 0x1000000); /* u >= 0.998 */
+        for (u32 i = 0; i < N; i++)
+            l[i] = i == TOP ? 0 : xs[k];
+        assert_int_equal(sampler_open(&s, &o, 0, N, &err), 0);
+        i32 id = sampler_choose(s, l, pos, NULL, &err);
+        assert_int_equal(id, reference(&o, 0, pos, l, N, NULL, NULL, 0));
+        assert_true((id == TOP) == (xs[k] < -16.6355f)); /* ln 2^-24 = -16.6355 */
+        sampler_close(s);
+    }
+    free(l);
+}
+
 static i32 choose_once(const struct ps_sampling *o, const float *l, u32 n, const u32 *mask,
                        struct err *err)
 {
@@ -354,6 +389,13 @@ static void draws_depend_on_seed_choice_position(void **state)
         for (u32 j = 0; j < i; j++)
             assert_int_not_equal(got[i], got[j]);
     }
+    /* Where u * N is a whole number, a cumulative sum equals it: the next token is meant. */
+    struct ps_sampling o = {.temperature = 1, .seed = 5};
+    struct sampler *s;
+    u32 pos = position_with(5, 0, 12, 0, 1), word = ex_philox(0, pos, 0, 0, 5, 0).c[0];
+    assert_int_equal(sampler_open(&s, &o, 0, N, &err), 0);
+    assert_int_equal(sampler_choose(s, l, pos, NULL, &err), word >> 20);
+    sampler_close(s);
     free(l);
 }
 
@@ -472,6 +514,7 @@ int main(void)
         cmocka_unit_test(philox_known_answers),
         cmocka_unit_test(equals_full_sort),
         cmocka_unit_test(equals_full_sort_large),
+        cmocka_unit_test(the_tail_counts_to_its_end),
         cmocka_unit_test(greedy_ties_go_to_the_lower_id),
         cmocka_unit_test(penalties_follow_the_window),
         cmocka_unit_test(draws_depend_on_seed_choice_position),

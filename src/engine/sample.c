@@ -137,7 +137,7 @@ static void scale(struct sampler *s)
     }
 }
 
-/* -INFINITY from here on means: not allowed. */
+/* -INFINITY from here on means: not allowed. It is below CUT whatever the largest is. */
 static void forbid(struct sampler *s, const u32 *mask)
 {
     for (u32 i = 0; i < s->o.n_bias; i++)
@@ -176,7 +176,7 @@ static u32 last_bucket(struct sampler *s, float max, u32 k)
     memset(s->buckets, 0, sizeof s->buckets);
     for (u32 i = 0; i < s->n_vocab; i++) {
         float x = s->l[i] - max;
-        if (x >= CUT && s->l[i] >= -FLT_MAX)
+        if (x >= CUT)
             s->buckets[bucket_of(x)]++;
     }
     u32 b = 0;
@@ -205,7 +205,7 @@ static u32 gather(struct sampler *s, float max)
     u32 n = 0;
     for (u32 i = 0; i < s->n_vocab; i++) {
         float v = s->l[i], x = v - max;
-        if (x >= CUT && v >= -FLT_MAX && bucket_of(x) <= last)
+        if (x >= CUT && bucket_of(x) <= last)
             keys[n++] = (u64)sort_key(v) << 32 | i;
     }
     return n;
