@@ -150,6 +150,7 @@ static int answer(struct chat *c, bool *gone, struct err *err)
     struct token_ids ids = {0};
     struct answer a = {0};
     struct ps_stats now;
+    interrupt_begin(c->speaker.interrupt);
     ps_engine_stats(c->speaker.engine, &now);
     int rc = render(c, &ids, err);
     if (rc == 0 && ids.n >= now.n_ctx)
@@ -176,6 +177,7 @@ static int answer(struct chat *c, bool *gone, struct err *err)
         if (a.write_error && !*gone)
             rc = err_set(err, "cannot write to standard output: %s", strerror(a.write_error));
     }
+    interrupt_rest(c->speaker.interrupt);
     token_ids_free(&ids);
     answer_free(&a);
     return rc;

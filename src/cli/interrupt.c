@@ -52,7 +52,8 @@ static void *wait_for_it(void *arg)
             end_process();
         } else if (in->state == WATCHES) {
             in->pressed = true;
-            ps_stream_cancel(in->stream);
+            if (in->stream)
+                ps_stream_cancel(in->stream);
         } else if (write(in->pipe[1], "", 1) < 0) {
             /* full: it was told often enough */
         }
@@ -112,30 +113,33 @@ void interrupt_close(struct interrupt *in)
     free(in);
 }
 
-static bool set_state(struct interrupt *in, enum state state, struct ps_stream *s)
+/* Returns whether it was pressed in the state that ends; keep: the next one knows of it too. */
+static bool set_state(struct interrupt *in, enum state state, struct ps_stream *s, bool keep)
 {
     pthread_mutex_lock(&in->lock);
     bool pressed = in->pressed;
     in->state = state;
     in->stream = s;
-    in->pressed = false;
+    in->pressed = keep && pressed;
+    if (s && in->pressed)
+        ps_stream_cancel(s);
     pthread_mutex_unlock(&in->lock);
     return pressed;
 }
 
+void interrupt_begin(struct interrupt *in)
+{
+    set_state(in, WATCHES, NULL, false);
+}
+
 void interrupt_watch(struct interrupt *in, struct ps_stream *s)
 {
-    set_state(in, WATCHES, s);
+    set_state(in, WATCHES, s, true);
 }
 
 bool interrupt_rest(struct interrupt *in)
 {
-    return set_state(in, RESTS, NULL);
-}
-
-void interrupt_release(struct interrupt *in)
-{
-    set_state(in, ENDS, NULL);
+    return set_state(in, RESTS, NULL, false);
 }
 
 int interrupt_fd(const struct interrupt *in)

@@ -15,14 +15,16 @@ struct interrupt;
 int interrupt_open(struct interrupt **out, struct err *err);
 void interrupt_close(struct interrupt *in);
 
-/* From now on Ctrl-C cancels s, whose owner calls interrupt_rest before closing it. */
+/* An answer is in the making, though it has no stream yet: Ctrl-C is remembered. */
+void interrupt_begin(struct interrupt *in);
+
+/* From now on Ctrl-C cancels s, whose owner calls interrupt_rest before closing it; one that came
+ * since interrupt_begin does so at once. */
 void interrupt_watch(struct interrupt *in, struct ps_stream *s);
 
-/* Nothing to cancel now. Returns whether Ctrl-C was pressed since interrupt_watch. */
+/* Nothing to cancel now. Returns whether Ctrl-C was pressed since interrupt_begin or
+ * interrupt_watch. */
 bool interrupt_rest(struct interrupt *in);
-
-/* Back to how it was opened: the next Ctrl-C ends the process. */
-void interrupt_release(struct interrupt *in);
 
 /* Readable when Ctrl-C was pressed at rest; interrupt_taken empties it. */
 int interrupt_fd(const struct interrupt *in);

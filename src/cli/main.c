@@ -18,6 +18,7 @@ static const struct command commands[] = {
     {"chat", "talk, turn by turn", cli_chat},
     {"inspect", "what is in a model file", cli_inspect},
     {"tokenize", "text to token ids and back", cli_tokenize},
+    {"quantize", "make a 4-bit or 8-bit file of a float one", cli_quantize},
 };
 
 int cli_fail(const char *command, int status, const char *fmt, ...)

@@ -80,13 +80,13 @@ json() { # FIELD of $tmp/out
 
 gives 0 "--version" "instruction sets: scalar" --version
 gives 0 "--help" "plainsong run -p" --help
-for command in run chat inspect tokenize; do
+for command in run chat inspect tokenize quantize; do
     gives 0 "$command --help" "usage: plainsong $command" $command --help
     wide=$(awk 'length > 80' "$tmp/out")
     if [ -z "$wide" ]; then ok "$command --help fits 80 columns"; else not_ok "$command --help fits 80 columns" "$wide"; fi
 done
 run 2 "no command" && ok "no command"
-says 2 "unknown command" 'no command "sing": expected one of run, chat, inspect, tokenize' sing
+says 2 "unknown command" 'no command "sing": expected one of run, chat, inspect, tokenize, quantize' sing
 
 wrong() { # ARGS... of run, the last two are OPTION VALUE: the line names both
     for value; do :; done
