@@ -98,7 +98,9 @@ struct ps_stats { /* counted since open */
     uint64_t bytes_read;       /* weights and kv, by the plan's count */
     double setup_s, submit_s, wait_s, tail_s;
     uint32_t n_slots, n_ctx, n_threads;
-    uint64_t weight_bytes, kv_bytes, scratch_bytes;
+    uint64_t setups, copied;   /* steps prepared anew; positions copied from another slot's prefix */
+    uint64_t weight_bytes, kv_bytes, scratch_bytes, setup_bytes;
+    uint32_t n_active, n_queued; /* now */
     double load_s;
     const char *device, *isa, *kv;
 };
@@ -132,6 +134,7 @@ struct ps_request {
     uint32_t choice;           /* 0..n-1 when one prompt has n answers: part of the random counter */
     bool ignore_end;           /* go on past end tokens: for measuring */
     bool want_logits;          /* ps_token.logits is filled: for verify */
+    uint64_t domain;           /* kept prefixes are reused among requests of one domain only */
     double deadline_s;         /* seconds from now after which the stream ends with PS_END_DEADLINE; 0: none */
 };
 

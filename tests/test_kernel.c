@@ -546,6 +546,81 @@ static void attend_of(const struct kernels *k)
     }
 }
 
+/* q8_0 store: against the rules one element at a time, from the layout in kernel.h. */
+static float plain_score(const struct act *q, const u8 *k, u32 j, u32 d_head)
+{
+    float p = 0.0f, total = 0.0f;
+    for (u32 b = 0; b < d_head / 32; b++) {
+        const u8 *block = k + b * KV_Q8_BLOCK;
+        i32 dot = 0;
+        for (u32 i = 0; i < 32; i++)
+            dot += (i8)block[64 + i / 4 * 128 + j * 4 + i % 4] * q->q[b * 32 + i];
+        p = fmaf((float)dot, ex_half(get16(block + 2 * j)) * q->d[b], p);
+        if (b % 8 == 7 || b + 1 == d_head / 32) {
+            total += p;
+            p = 0.0f;
+        }
+    }
+    return total * 0.125f;
+}
+
+static void attend_q8_of(const struct kernels *t)
+{
+    enum { MAX_D = 320 };
+    for (u32 rep = 0; rep < 80 && t->attend_q8; rep++) {
+        u32 d = 32 * (1 + check_below(MAX_D / 32)), n = rep < 40 ? 1 + rep : 1 + check_below(256);
+        u32 k_bytes = (n + 31) / 32 * (d / 32) * KV_Q8_BLOCK, v_row = d / 32 * 34;
+        struct guarded gk, gv, go;
+        u8 *k = guard(&gk, k_bytes, true), *v = guard(&gv, n * v_row, true);
+        float *o = guard(&go, d * sizeof *o, true), x[MAX_D], dq[MAX_D / 32], want[MAX_D] = {0}, m, l, s[256], part[32] = {0};
+        i8 q[MAX_D];
+        i16 sum[MAX_D / 32];
+        for (u32 i = 0; i < k_bytes; i++)
+            k[i] = (u8)check_u32();
+        for (u32 i = 0; i < n * v_row; i++)
+            v[i] = (u8)check_u32();
+        for (u32 i = 0; i < k_bytes / KV_Q8_BLOCK; i++)
+            for (u32 j = 0; j < 32; j++)
+                put16(k + i * KV_Q8_BLOCK + 2 * j, (u16)ex_to_half(check_plain() * 0.02f));
+        for (u32 j = 0; j < n; j++)
+            for (u32 b = 0; b < d / 32; b++)
+                put16(v + j * v_row + 2 * b, (u16)ex_to_half(check_plain() * 0.02f));
+        for (u32 i = 0; i < d; i++)
+            x[i] = check_plain();
+        kernels_scalar.quantise(x, d, q, dq, sum);
+        struct act a = {.q = q, .d = dq, .sum = sum};
+        t->attend_q8(o, &m, &l, &a, k, v, n, d, 0.125f);
+        float top = 0.0f;
+        for (u32 j = 0; j < n; j++) {
+            s[j] = plain_score(&a, k + j / 32 * (d / 32) * KV_Q8_BLOCK, j % 32, d);
+            top = j == 0 || s[j] > top ? s[j] : top;
+        }
+        for (u32 j = 0; j < n; j++) {
+            s[j] = ex_flush(ex_exp(s[j] - top));
+            part[j % 32] += s[j];
+            for (u32 i = 0; i < d; i++)
+                want[i] = fmaf(s[j] * ex_half(get16(v + j * v_row + i / 32 * 2)), (float)(i8)v[j * v_row + d / 16 + i],
+                               want[i]);
+        }
+        for (u32 half = 16; half; half /= 2)
+            for (u32 i = 0; i < half; i++)
+                part[i] += part[i + half];
+        check_same_floats("attend_q8 o", o, want, d);
+        check_same_floats("attend_q8 m", &m, &top, 1);
+        check_same_floats("attend_q8 l", &l, part, 1);
+        unguard(&gk);
+        unguard(&gv);
+        unguard(&go);
+    }
+}
+
+static void every_isa_attends_q8_by_rule_7(void **state)
+{
+    (void)state;
+    check_seed(13);
+    each_isa(attend_q8_of);
+}
+
 static void every_isa_attends_alike(void **state)
 {
     (void)state;
@@ -723,6 +798,7 @@ int main(void)
         cmocka_unit_test(every_isa_does_rows_alike),
         cmocka_unit_test(silu_and_norm_are_right),
         cmocka_unit_test(every_isa_attends_alike),
+        cmocka_unit_test(every_isa_attends_q8_by_rule_7),
         cmocka_unit_test(joined_chunks_are_attention),
         cmocka_unit_test(rows_come_back_out_of_panels),
         cmocka_unit_test(scales_that_are_not_finite_are_refused),

@@ -4,25 +4,18 @@
 
 #include "base/exact.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
     TASK_BYTES = 48 << 10 /* weights in a task: long against a claim (some 100 ns), short against a lost time slice */
 };
 
-/* ---- small helpers over buffers ---- */
-
-static u32 width(const struct cpu *c, enum plan_buf b)
+void cpu_quantise_part(const struct cpu *c, enum plan_buf b, u32 row, u32 c0, u32 c1)
 {
-    return c->dev.plan->bufs[b].width;
-}
-
-/* Rule 1 over columns [c0, c1) of a row, multiples of 32, when products read the buffer in quantised form. */
-static void quantise_part(const struct cpu *c, enum plan_buf b, u32 row, u32 c0, u32 c1)
-{
-    if (!c->dev.plan->bufs[b].quantised || c1 <= c0)
-        return;
     const struct act *a = &c->bufs[b].act[row];
+    if (!a->q || c1 <= c0)
+        return;
     c->k->quantise(a->x + c0, c1 - c0, (i8 *)a->q + c0, (float *)a->d + c0 / ACT_BLOCK, (i16 *)a->sum + c0 / ACT_BLOCK);
 }
 
@@ -49,23 +42,44 @@ static void cut_product(const struct cpu *c, const struct plan_op *op, struct cp
     u32 rows = cpu_op_rows(c, op), tasks = 0, panels = 0;
     u64 bytes = 0;
     for (u32 m = 0; m < op->n_mats; m++) {
-        const struct cpu_weight *w = &c->weights[op->mats[m].weight];
-        panels += w->n_panels;
-        bytes += w->mat_bytes;
+        panels += cut->w[m]->n_panels;
+        bytes += cut->w[m]->mat_bytes;
     }
     cut->chunk = chunk_panels(c, panels, bytes / panels, rows);
     for (u32 m = 0; m < op->n_mats; m++) {
         cut->first[m] = tasks;
-        tasks += ceil_div(c->weights[op->mats[m].weight].n_panels, cut->chunk);
+        tasks += ceil_div(cut->w[m]->n_panels, cut->chunk);
     }
     cut->first[op->n_mats] = tasks;
     cut->n_tasks = rows ? tasks : 0;
 }
 
+/* A weight by its tensor's name, as the file spells it. */
+static const struct cpu_weight *find(const struct cpu *c, i32 index)
+{
+    if (index == PLAN_NONE)
+        return NULL;
+    const struct plan *p = c->dev.plan;
+    const struct gguf_str *want = &p->weights[index].tensor->name;
+    u32 lo = 0, hi = p->n_weights;
+    while (hi - lo > 1) {
+        u32 mid = lo + (hi - lo) / 2;
+        if (cpu_name_order(&p->weights[c->by_name[mid]].tensor->name, want) <= 0)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return &c->weights[c->by_name[lo]];
+}
+
 static void cut_op(const struct cpu *c, const struct plan_op *op, struct cpu_cut *cut)
 {
     const struct hparams *hp = &c->dev.plan->hp;
-    *cut = (struct cpu_cut){0};
+    *cut = (struct cpu_cut){.norm = {find(c, op->norm), find(c, op->norm2)}};
+    for (u32 m = 0; m < op->n_mats; m++) {
+        cut->w[m] = find(c, op->mats[m].weight);
+        cut->bias[m] = find(c, op->mats[m].bias);
+    }
     switch (op->kind) {
     case OP_MAT:
         cut_product(c, op, cut);
@@ -75,7 +89,7 @@ static void cut_op(const struct cpu *c, const struct plan_op *op, struct cpu_cut
         break;
     case OP_EXPERTS_IN:
     case OP_EXPERTS_OUT: {
-        const struct cpu_weight *w = &c->weights[op->mats[0].weight];
+        const struct cpu_weight *w = cut->w[0];
         cut->chunk = chunk_panels(c, w->n_panels * hp->n_used, w->mat_bytes / w->n_panels, 1);
         if (cut->chunk > w->n_panels)
             cut->chunk = (w->n_panels + 1) / 2 * 2;
@@ -88,12 +102,12 @@ static void cut_op(const struct cpu *c, const struct plan_op *op, struct cpu_cut
     }
 }
 
-void cpu_prepare(struct cpu *c)
+void cpu_prepare(struct cpu *c, struct cpu_setup *s)
 {
     for (u32 i = 0; i < c->dev.plan->n_ops; i++)
-        cut_op(c, &c->dev.plan->ops[i], &c->cuts[i]);
-    c->cut_rows = c->n_rows;
-    c->cut_logits = c->n_logits;
+        cut_op(c, &c->dev.plan->ops[i], &s->cuts[i]);
+    s->rows = c->n_rows;
+    s->logits = c->n_logits;
     c->dev.stats.setups++;
 }
 
@@ -104,7 +118,7 @@ static void embed_task(void *arg, u32 row, u32 thread)
     (void)thread;
     struct cpu *c = arg;
     const struct plan_weight *w = &c->dev.plan->weights[c->op->mats[0].weight];
-    unpack_row(w->tensor->type, c->weights[c->op->mats[0].weight].panels, w->n_in, c->rows[row].token,
+    unpack_row(w->tensor->type, c->cut->w[0]->panels, w->n_in, c->rows[row].token,
                c->bufs[BUF_X].y[row]);
 }
 
@@ -114,8 +128,8 @@ static void norm_task(void *arg, u32 row, u32 thread)
     struct cpu *c = arg;
     const struct hparams *hp = &c->dev.plan->hp;
     u32 from = c->op->last ? c->logit_rows[row] : row;
-    c->k->rmsnorm(c->bufs[BUF_H].y[row], c->bufs[BUF_X].y[from], c->weights[c->op->norm].floats, hp->d_model, hp->eps);
-    quantise_part(c, BUF_H, row, 0, hp->d_model);
+    c->k->rmsnorm(c->bufs[BUF_H].y[row], c->bufs[BUF_X].y[from], c->cut->norm[0]->floats, hp->d_model, hp->eps);
+    cpu_quantise_part(c, BUF_H, row, 0, hp->d_model);
 }
 
 static void mat_task(void *arg, u32 task, u32 thread)
@@ -128,101 +142,25 @@ static void mat_task(void *arg, u32 task, u32 thread)
         m++;
     const struct plan_mat *pm = &op->mats[m];
     const struct plan_weight *pw = &c->dev.plan->weights[pm->weight];
-    const struct cpu_weight *w = &c->weights[pm->weight];
+    const struct cpu_weight *w = c->cut->w[m];
     u32 p0 = (task - c->cut->first[m]) * c->cut->chunk, p1 = min_u32(p0 + c->cut->chunk, w->n_panels);
     u32 c0 = p0 * PANEL, n = min_u32(p1 * PANEL, pw->n_out) - c0;
     float **y = c->bufs[pm->out].y;
     c->k->mat[pw->tensor->type](y, c->bufs[op->in].in, rows, w->panels, pw->n_in, p0, p1);
-    if (pm->bias != PLAN_NONE)
+    if (c->cut->bias[m])
         for (u32 r = 0; r < rows; r++)
-            c->k->add(y[r] + c0, c->weights[pm->bias].floats + c0, n);
+            c->k->add(y[r] + c0, c->cut->bias[m]->floats + c0, n);
     if (op->add)
         for (u32 r = 0; r < rows; r++)
             c->k->add(c->bufs[BUF_X].y[r] + c0, y[r] + c0, n);
-}
-
-/* Norm (each head, or the whole row) and rotation of n heads. */
-static void rotate(const struct cpu *c, float *x, i32 norm, u32 n, const float *cs)
-{
-    const struct hparams *hp = &c->dev.plan->hp;
-    if (norm != PLAN_NONE && c->op->whole_norm)
-        c->k->rmsnorm(x, x, c->weights[norm].floats, n * hp->d_head, hp->eps);
-    for (u32 h = 0; h < n; h++) {
-        float *head = x + h * hp->d_head;
-        if (norm != PLAN_NONE && !c->op->whole_norm)
-            c->k->rmsnorm(head, head, c->weights[norm].floats, hp->d_head, hp->eps);
-        c->k->rope(head, cs, hp->d_head, hp->d_rope, hp->rope_neox);
-    }
-}
-
-/* Keys and values as they are kept: f16, keys in panels of 32 positions (rule 7). */
-static void store_f16(const struct cpu *c, const struct row *row, u32 layer, const float *k, const float *v)
-{
-    const struct hparams *hp = &c->dev.plan->hp;
-    for (u32 h = 0; h < hp->n_kv; h++) {
-        u16 *to_k = cpu_k(c, row->slot, layer, h) + (u64)(row->pos / KV_PANEL) * hp->d_head * KV_PANEL + row->pos % KV_PANEL;
-        u16 *to_v = cpu_v(c, row->slot, layer, h) + (u64)row->pos * hp->d_head;
-        for (u32 d = 0; d < hp->d_head; d++) {
-            to_k[(u64)d * KV_PANEL] = (u16)ex_to_half(ex_flush(k[h * hp->d_head + d]));
-            to_v[d] = (u16)ex_to_half(ex_flush(v[h * hp->d_head + d]));
-        }
-    }
-}
-
-static void rope_store_task(void *arg, u32 r, u32 thread)
-{
-    (void)thread;
-    struct cpu *c = arg;
-    const struct hparams *hp = &c->dev.plan->hp;
-    const struct row *row = &c->rows[r];
-    const float *cs = c->rope + (u64)row->pos * hp->d_rope;
-    rotate(c, c->bufs[BUF_Q].y[r], c->op->norm, hp->n_heads, cs);
-    rotate(c, c->bufs[BUF_K].y[r], c->op->norm2, hp->n_kv, cs);
-    store_f16(c, row, (u32)c->op->layer, c->bufs[BUF_K].y[r], c->bufs[BUF_V].y[r]);
-}
-
-/* One query head over all chunks of its past; part: room for one chunk's o. */
-static void attend_head(const struct cpu *c, const struct row *row, const float *q, const u16 *k, const u16 *v, float *o,
-                        float *part)
-{
-    const struct hparams *hp = &c->dev.plan->hp;
-    float scale = 1.0f / sqrtf((float)hp->d_head), m = 0.0f, l = 0.0f;
-    for (u32 p0 = 0; p0 <= row->pos; p0 += KV_CHUNK) {
-        u32 n = min_u32(row->pos + 1 - p0, KV_CHUNK);
-        const u16 *kc = k + (u64)p0 * hp->d_head, *vc = v + (u64)p0 * hp->d_head;
-        float m2, l2;
-        if (p0 == 0) {
-            c->k->attend_f16(o, &m, &l, q, kc, vc, n, hp->d_head, scale);
-        } else {
-            c->k->attend_f16(part, &m2, &l2, q, kc, vc, n, hp->d_head, scale);
-            attend_join(o, &m, &l, part, m2, l2, hp->d_head);
-        }
-    }
-    for (u32 d = 0; d < hp->d_head; d++)
-        o[d] = ex_flush(o[d] / l);
-}
-
-/* A task is one key/value head of one row: the query heads that share it. */
-static void attend_task(void *arg, u32 task, u32 thread)
-{
-    struct cpu *c = arg;
-    const struct hparams *hp = &c->dev.plan->hp;
-    u32 r = task / hp->n_kv, kv = task % hp->n_kv, share = hp->n_heads / hp->n_kv;
-    const struct row *row = &c->rows[r];
-    const u16 *k = cpu_k(c, row->slot, (u32)c->op->layer, kv), *v = cpu_v(c, row->slot, (u32)c->op->layer, kv);
-    for (u32 h = kv * share; h < (kv + 1) * share; h++)
-        attend_head(c, row, c->bufs[BUF_Q].y[r] + h * hp->d_head, k, v, c->bufs[BUF_ATT].y[r] + h * hp->d_head,
-                    c->att_parts + (u64)thread * hp->d_head);
-    u32 c0 = kv * share * hp->d_head, c1 = c0 + share * hp->d_head;
-    if (c0 % ACT_BLOCK == 0 && c1 % ACT_BLOCK == 0)
-        quantise_part(c, BUF_ATT, r, c0, c1);
 }
 
 /* Where heads do not end on activation blocks the whole row is quantised after all its heads. */
 static void attend_quantise_task(void *arg, u32 row, u32 thread)
 {
     (void)thread;
-    quantise_part(arg, BUF_ATT, row, 0, width(arg, BUF_ATT));
+    const struct cpu *c = arg;
+    cpu_quantise_part(c, BUF_ATT, row, 0, c->dev.plan->bufs[BUF_ATT].width);
 }
 
 /* The width in use: a dense layer's or the shared expert's, whichever this operation's matrices have. */
@@ -235,7 +173,7 @@ static void swiglu_task(void *arg, u32 row, u32 thread)
     float *g = c->bufs[BUF_GATE].y[row];
     c->k->swiglu(g, g, c->bufs[BUF_UP].y[row], n);
     if (n % ACT_BLOCK == 0)
-        quantise_part(c, BUF_GATE, row, 0, n);
+        cpu_quantise_part(c, BUF_GATE, row, 0, n);
 }
 
 static void route_task(void *arg, u32 row, u32 thread)
@@ -253,7 +191,7 @@ static void experts_in_task(void *arg, u32 task, u32 thread)
     struct cpu *c = arg;
     const struct cpu_group *g = &c->groups[task / c->cut->first[1]];
     const struct plan_weight *pw = &c->dev.plan->weights[c->op->mats[0].weight];
-    const struct cpu_weight *gate = &c->weights[c->op->mats[0].weight], *up = &c->weights[c->op->mats[1].weight];
+    const struct cpu_weight *gate = c->cut->w[0], *up = c->cut->w[1];
     u32 p0 = task % c->cut->first[1] * c->cut->chunk, p1 = min_u32(p0 + c->cut->chunk, gate->n_panels);
     u32 c0 = p0 * PANEL, c1 = min_u32(p1 * PANEL, pw->n_out), n = g->end - g->begin;
     c->k->mat[pw->tensor->type](c->pair_y + g->begin, c->pair_in + g->begin, n, gate->panels + g->expert * gate->mat_bytes,
@@ -263,7 +201,7 @@ static void experts_in_task(void *arg, u32 task, u32 thread)
     for (u32 i = g->begin; i < g->end; i++) {
         float *y = c->pair_y[i] + c0;
         c->k->swiglu(y, y, c->pair_up[i] + c0, c1 - c0);
-        quantise_part(c, BUF_EXP_ACT, c->pairs[i], c0, c1);
+        cpu_quantise_part(c, BUF_EXP_ACT, c->pairs[i], c0, c1);
     }
 }
 
@@ -273,7 +211,7 @@ static void experts_out_task(void *arg, u32 task, u32 thread)
     struct cpu *c = arg;
     const struct cpu_group *g = &c->groups[task / c->cut->first[1]];
     const struct plan_weight *pw = &c->dev.plan->weights[c->op->mats[0].weight];
-    const struct cpu_weight *w = &c->weights[c->op->mats[0].weight];
+    const struct cpu_weight *w = c->cut->w[0];
     u32 p0 = task % c->cut->first[1] * c->cut->chunk, p1 = min_u32(p0 + c->cut->chunk, w->n_panels);
     c->k->mat[pw->tensor->type](c->pair_y + g->begin, c->pair_in + g->begin, g->end - g->begin,
                                 w->panels + g->expert * w->mat_bytes, pw->n_in, p0, p1);
@@ -351,22 +289,26 @@ void cpu_run_op(struct cpu *c, const struct plan_op *op, const struct cpu_cut *c
 {
     static pool_fn *const TASKS[OP_KINDS] = {
         [OP_EMBED] = embed_task,           [OP_NORM] = norm_task,     [OP_MAT] = mat_task,
-        [OP_ROPE_STORE] = rope_store_task, [OP_ATTEND] = attend_task, [OP_SWIGLU] = swiglu_task,
+        [OP_ROPE_STORE] = cpu_rope_store_task, [OP_ATTEND] = cpu_attend_task, [OP_SWIGLU] = swiglu_task,
         [OP_ROUTE] = route_task,           [OP_EXPERTS_IN] = experts_in_task,
         [OP_EXPERTS_OUT] = experts_out_task, [OP_COMBINE] = combine_task,
     };
+    double t0 = time_now(), t1;
     u32 tasks = cut->n_tasks;
     c->op = op;
     c->cut = cut;
+    if (op->kind == OP_EXPERTS_IN)
+        group_experts(c);
     if (op->kind == OP_EXPERTS_IN || op->kind == OP_EXPERTS_OUT) {
         point_pairs(c, op);
         tasks = c->n_groups * cut->first[1];
         c->dev.stats.expert_groups += c->n_groups;
     }
+    t1 = time_now();
     pool_run(c->pool, tasks, TASKS[op->kind], c);
-    if (op->kind == OP_ROUTE)
-        group_experts(c);
     u32 share = c->dev.plan->hp.n_heads / c->dev.plan->hp.n_kv * c->dev.plan->hp.d_head;
     if (op->kind == OP_ATTEND && share % ACT_BLOCK)
         pool_run(c->pool, c->n_rows, attend_quantise_task, c);
+    c->dev.stats.submit_s += t1 - t0;
+    c->dev.stats.wait_s += time_now() - t1;
 }

@@ -29,15 +29,16 @@ static void carve_buffer(struct cpu *c, struct carve *v, enum plan_buf b)
         return;
     u32 rows = b == BUF_LOGITS ? c->dev.opts.max_logits : c->dev.opts.max_rows;
     u32 n = rows * pb->ranks, blocks = (pb->width + ACT_BLOCK - 1) / ACT_BLOCK;
+    bool quantised = pb->quantised || (b == BUF_Q && c->dev.opts.kv == KV_Q8_0);
     buf->ranks = pb->ranks;
     buf->stride = (u32)round_up_u64(pb->width, PANEL);
     buf->y = take(v, n, sizeof *buf->y);
     buf->act = take(v, n, sizeof *buf->act);
     buf->in = take(v, n, sizeof *buf->in);
     float *x = take(v, (u64)n * buf->stride, sizeof *x);
-    i8 *q = pb->quantised ? take(v, (u64)n * blocks * ACT_BLOCK, 1) : NULL;
-    float *d = pb->quantised ? take(v, (u64)n * blocks, sizeof *d) : NULL;
-    i16 *sum = pb->quantised ? take(v, (u64)n * blocks, sizeof *sum) : NULL;
+    i8 *q = quantised ? take(v, (u64)n * blocks * ACT_BLOCK, 1) : NULL;
+    float *d = quantised ? take(v, (u64)n * blocks, sizeof *d) : NULL;
+    i16 *sum = quantised ? take(v, (u64)n * blocks, sizeof *sum) : NULL;
     for (u32 i = 0; v->base && i < n; i++) {
         buf->y[i] = x + (u64)i * buf->stride;
         buf->act[i] = (struct act){.x = buf->y[i]};
@@ -57,7 +58,9 @@ static void carve_all(struct cpu *c, struct carve *v)
         carve_buffer(c, v, b);
     c->logit_rows = take(v, c->dev.opts.max_logits, sizeof *c->logit_rows);
     c->att_parts = take(v, (u64)pool_threads(c->pool) * hp->d_head, sizeof *c->att_parts);
-    c->cuts = take(v, p->n_ops, sizeof *c->cuts);
+    for (u32 i = 0; i < CPU_SETUPS; i++)
+        c->setups[i].cuts = take(v, p->n_ops, sizeof *c->setups[i].cuts);
+    c->by_name = take(v, p->n_weights, sizeof *c->by_name);
     if (!hp->n_experts)
         return;
     u32 stride = c->bufs[BUF_EXP_ACT].stride;
@@ -93,10 +96,12 @@ static int open_scratch(struct cpu *c, struct err *err)
 static int open_arena(struct cpu *c, struct err *err)
 {
     const struct hparams *hp = &c->dev.plan->hp;
-    if (c->dev.opts.kv != KV_F16)
-        return err_set(err, "--kv: q8_0 is not built in; this device keeps f16");
-    c->stride_ctx = (u32)round_up_u64(c->dev.opts.n_ctx, KV_PANEL);
-    c->head_bytes = (u64)c->stride_ctx * hp->d_head * sizeof(u16);
+    bool q8 = c->dev.opts.kv == KV_Q8_0;
+    if (q8 && hp->d_head % ACT_BLOCK)
+        return err_set(err, "--kv q8_0: this model's heads have %u dimensions; expected a multiple of %d: use --kv f16",
+                       hp->d_head, ACT_BLOCK);
+    c->panel_bytes = q8 ? hp->d_head / ACT_BLOCK * KV_Q8_BLOCK : hp->d_head * KV_PANEL * (u32)sizeof(u16);
+    c->head_bytes = (u64)((c->dev.opts.n_ctx + KV_PANEL - 1) / KV_PANEL) * c->panel_bytes;
     c->layer_bytes = c->head_bytes * 2 * hp->n_kv;
     c->slot_bytes = c->layer_bytes * hp->n_layers;
     if (!mul_u64(c->slot_bytes, c->dev.opts.n_slots, &c->arena_bytes))
@@ -111,6 +116,24 @@ static int open_arena(struct cpu *c, struct err *err)
     rope_table(c->rope, c->dev.opts.n_ctx, hp, c->dev.plan->rope_factors);
     c->dev.stats.kv_bytes = c->arena_bytes;
     return 0;
+}
+
+/* Insertion into sorted order, by halving: once, at open. */
+static void sort_names(struct cpu *c)
+{
+    const struct plan *p = c->dev.plan;
+    for (u32 i = 0; i < p->n_weights; i++) {
+        u32 lo = 0, hi = i;
+        while (lo < hi) {
+            u32 mid = lo + (hi - lo) / 2;
+            if (cpu_name_order(&p->weights[c->by_name[mid]].tensor->name, &p->weights[i].tensor->name) < 0)
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        memmove(c->by_name + lo + 1, c->by_name + lo, (i - lo) * sizeof *c->by_name);
+        c->by_name[lo] = i;
+    }
 }
 
 static void cpu_close(struct device *d)
@@ -142,7 +165,8 @@ static int cpu_open(struct device **out, const struct plan *p, const struct devi
     c->dev.stats.name = device_cpu.name;
     c->dev.stats.isa = c->k->isa;
     c->dev.stats.n_threads = pool_threads(c->pool);
-    c->dev.stats.setup_bytes = p->n_ops * sizeof *c->cuts;
+    c->dev.stats.setup_bytes = CPU_SETUPS * p->n_ops * sizeof *c->setups[0].cuts + c->rope_bytes;
+    sort_names(c);
     *out = &c->dev;
     return 0;
 fail:
@@ -166,7 +190,7 @@ static u64 count_bytes(const struct cpu *c, const struct plan_op *op)
         u64 positions = 0;
         for (u32 r = 0; r < c->n_rows; r++)
             positions += c->rows[r].pos + 1;
-        return positions * (plan_kv_bytes(p) / p->hp.n_layers);
+        return positions * (plan_kv_bytes(p, c->dev.opts.kv) / p->hp.n_layers);
     }
     default:
         return cpu_op_rows(c, op) ? plan_op_bytes(p, op) : 0;
@@ -197,37 +221,72 @@ static void trace(struct cpu *c, const struct plan_op *op)
     }
 }
 
+/* The kept setup of this geometry, or the one to overwrite. */
+static struct cpu_setup *choose_setup(struct cpu *c, bool *ready)
+{
+    struct cpu_setup *oldest = &c->setups[0];
+    for (u32 i = 0; i < CPU_SETUPS; i++) {
+        struct cpu_setup *s = &c->setups[i];
+        if (s->rows == c->n_rows && s->logits == c->n_logits) {
+            *ready = true;
+            return s;
+        }
+        if (s->used < oldest->used)
+            oldest = s;
+    }
+    *ready = false;
+    return oldest;
+}
+
+/* What a plain implementation does each step: every row's views of every buffer made anew. */
+static void rebuild_rows(struct cpu *c)
+{
+    struct carve v = {.base = c->scratch};
+    carve_all(c, &v);
+}
+
 static int cpu_step(struct device *d, const struct row *rows, u32 n_rows, struct err *err)
 {
     (void)err;
     struct cpu *c = (struct cpu *)d;
     const struct plan *p = d->plan;
     double t0 = time_now();
+    bool ready;
+    if (d->opts.no_setup_cache)
+        rebuild_rows(c);
     c->rows = rows;
     c->n_rows = n_rows;
     c->n_logits = 0;
     for (u32 i = 0; i < n_rows; i++)
         if (rows[i].wants_logits)
             c->logit_rows[c->n_logits++] = i;
-    if (d->opts.no_setup_cache || c->cut_rows != n_rows || c->cut_logits != c->n_logits)
-        cpu_prepare(c);
-    double t1 = time_now();
+    struct cpu_setup *setup = choose_setup(c, &ready);
+    if (!ready || d->opts.no_setup_cache)
+        cpu_prepare(c, setup);
+    setup->used = ++d->stats.steps;
+    d->stats.setup_s += time_now() - t0;
     for (u32 i = 0; i < p->n_ops; i++) {
         const struct plan_op *op = &p->ops[i];
-        cpu_run_op(c, op, &c->cuts[i]);
+        cpu_run_op(c, op, &setup->cuts[i]);
         d->stats.bytes_read += count_bytes(c, op);
         if (d->trace)
             trace(c, op);
     }
-    double t2 = time_now();
-    d->stats.steps++;
     d->stats.submissions++;
     d->stats.waits++;
     d->stats.rows += n_rows;
     d->stats.logit_rows += c->n_logits;
-    d->stats.setup_s += t1 - t0;
-    d->stats.wait_s += t2 - t1;
     return 0;
+}
+
+static void cpu_copy(struct device *d, u32 from, u32 to, u32 n)
+{
+    struct cpu *c = (struct cpu *)d;
+    const struct hparams *hp = &d->plan->hp;
+    u64 bytes = (u64)((n + KV_PANEL - 1) / KV_PANEL) * c->panel_bytes; /* whole panels: positions past n are the slot's to overwrite */
+    for (u32 layer = 0; layer < hp->n_layers; layer++)
+        for (u32 h = 0; h < 2 * hp->n_kv; h++)
+            memcpy(cpu_k(c, to, layer, h), cpu_k(c, from, layer, h), bytes);
 }
 
 static const float *cpu_logits(const struct device *d, u32 i)
@@ -236,4 +295,4 @@ static const float *cpu_logits(const struct device *d, u32 i)
 }
 
 const struct device_ops device_cpu = {
-    .name = "cpu", .open = cpu_open, .close = cpu_close, .step = cpu_step, .logits = cpu_logits};
+    .name = "cpu", .open = cpu_open, .close = cpu_close, .step = cpu_step, .copy = cpu_copy, .logits = cpu_logits};

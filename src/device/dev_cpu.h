@@ -1,11 +1,13 @@
-/* The CPU device's insides, shared by its three files: memory and the step (dev_cpu.c), weights (cpu_load.c) and the
- * operations (cpu_ops.c). */
+/* The CPU device's insides, shared by its files: memory and the step (dev_cpu.c), weights (cpu_load.c), the operations
+ * (cpu_ops.c) and those that touch keys and values (cpu_attend.c). */
 #ifndef PS_DEV_CPU_H
 #define PS_DEV_CPU_H
 
 #include "base/pool.h"
 #include "device/device_impl.h"
 #include "kernel/kernel.h"
+
+#include <string.h>
 
 struct cpu_weight {
     u8 *panels;       /* n_mats matrices of mat_bytes each (pack.h), or NULL for a vector */
@@ -22,12 +24,22 @@ struct cpu_buf {
     u32 ranks, stride;      /* floats between rows: width rounded up to 16 */
 };
 
-/* Where a product's work is cut: everything a step needs to know about an operation that depends only on the plan
- * and the number of rows. Kept while that stays the same (the setup cache). */
+/* What a step needs to know of one operation that is the same from step to step: its weights, found by name, and where
+ * its work is cut for a number of rows. */
 struct cpu_cut {
+    const struct cpu_weight *w[PLAN_MAX_MATS], *bias[PLAN_MAX_MATS], *norm[2]; /* NULL where there is none */
     u32 chunk;        /* panels in a task */
     u32 n_tasks;      /* 0: decided in the step (experts) */
-    u32 first[PLAN_MAX_MATS + 1]; /* first task of each matrix */
+    u32 first[PLAN_MAX_MATS + 1]; /* first task of each matrix; experts: first[1] = tasks of a group */
+};
+
+/* The cuts of all operations for one geometry: so many rows, so many of them with logits. A few are kept, the one used
+ * longest ago makes room. */
+enum { CPU_SETUPS = 16 };
+struct cpu_setup {
+    u32 rows, logits; /* rows 0: empty */
+    u64 used;         /* step in which it was used last */
+    struct cpu_cut *cuts; /* [plan.n_ops] */
 };
 
 struct cpu_group { /* the rows of one expert (or one row, --experts=per-row) */
@@ -44,11 +56,11 @@ struct cpu {
     float **exp_up_rows;
     u8 *arena;                   /* slots x layers x (keys, values); see cpu_k and cpu_v */
     u64 arena_bytes, slot_bytes, layer_bytes, head_bytes; /* head: one head's keys, or values, of one layer */
+    u32 panel_bytes;             /* of one head's keys of 32 positions; its values take as much */
     float *rope;                 /* (n_ctx, d_rope/2, 2) */
     u64 rope_bytes;
     void *scratch;
     u64 scratch_bytes;
-    u32 stride_ctx;              /* positions kept: n_ctx rounded up to a chunk */
 
     /* of the step in progress */
     const struct row *rows;
@@ -66,17 +78,31 @@ struct cpu {
     float **pair_y, **pair_up;
     float *att_parts;            /* per thread: one chunk's o */
 
-    struct cpu_cut *cuts;        /* [plan.n_ops], prepared for cut_rows, cut_logits */
-    u32 cut_rows, cut_logits;
+    struct cpu_setup setups[CPU_SETUPS];
+    u32 *by_name;                /* weights' indices in order of their names */
 };
+
+/* Order of tensor names, as memcmp has it. */
+static inline int cpu_name_order(const struct gguf_str *a, const struct gguf_str *b)
+{
+    int c = memcmp(a->at, b->at, min_u64(a->len, b->len));
+    return c ? c : (a->len > b->len) - (a->len < b->len);
+}
 
 /* cpu_load.c: weights into panels. */
 int cpu_load(struct cpu *c, struct err *err);
 void cpu_unload(struct cpu *c);
 
-/* cpu_ops.c */
-void cpu_prepare(struct cpu *c);   /* fills cuts for n_rows, n_logits */
+/* cpu_ops.c, cpu_attend.c */
+void cpu_prepare(struct cpu *c, struct cpu_setup *s); /* fills the cuts for n_rows, n_logits */
 void cpu_run_op(struct cpu *c, const struct plan_op *op, const struct cpu_cut *cut);
+
+/* cpu_attend.c: tasks of OP_ROPE_STORE (a row) and OP_ATTEND (a key/value head of a row). */
+void cpu_rope_store_task(void *cpu, u32 row, u32 thread);
+void cpu_attend_task(void *cpu, u32 task, u32 thread);
+
+/* Rule 1 over columns [c0, c1) of a row, multiples of 32, when the buffer is kept in quantised form too. */
+void cpu_quantise_part(const struct cpu *c, enum plan_buf b, u32 row, u32 c0, u32 c1);
 
 /* Rows an operation works on. */
 static inline u32 cpu_op_rows(const struct cpu *c, const struct plan_op *op)
@@ -84,13 +110,13 @@ static inline u32 cpu_op_rows(const struct cpu *c, const struct plan_op *op)
     return op->last ? c->n_logits : c->n_rows;
 }
 
-/* Keys (panels of 32 positions) and values of one key/value head of a slot's layer. */
-static inline u16 *cpu_k(const struct cpu *c, u32 slot, u32 layer, u32 head)
+/* Keys (panels of 32 positions) and values of one key/value head of a slot's layer, in the arena's type. */
+static inline u8 *cpu_k(const struct cpu *c, u32 slot, u32 layer, u32 head)
 {
-    return (u16 *)(c->arena + slot * c->slot_bytes + layer * c->layer_bytes + head * c->head_bytes);
+    return c->arena + slot * c->slot_bytes + layer * c->layer_bytes + head * c->head_bytes;
 }
 
-static inline u16 *cpu_v(const struct cpu *c, u32 slot, u32 layer, u32 head)
+static inline u8 *cpu_v(const struct cpu *c, u32 slot, u32 layer, u32 head)
 {
     return cpu_k(c, slot, layer, c->dev.plan->hp.n_kv + head);
 }

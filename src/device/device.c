@@ -40,6 +40,13 @@ int device_step(struct device *d, const struct row *rows, u32 n_rows, struct err
     return d->ops->step(d, rows, n_rows, err);
 }
 
+void device_copy(struct device *d, u32 from, u32 to, u32 n)
+{
+    if (from != to && n)
+        d->ops->copy(d, from, to, n);
+    d->stats.copied += n;
+}
+
 const float *device_logits(const struct device *d, u32 i)
 {
     return d->ops->logits(d, i);

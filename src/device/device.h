@@ -5,8 +5,6 @@
 
 #include "plan/plan.h"
 
-enum kv_type { KV_F16, KV_Q8_0 };
-
 struct device_opts {
     const char *name;    /* "cpu" */
     const char *isa;     /* NULL: the best */
@@ -25,8 +23,11 @@ struct device_stats { /* counted since open */
     u64 steps, submissions, waits, rows, logit_rows;
     u64 expert_groups;   /* grouped operations' groups: (expert, layer) pairs run */
     u64 bytes_read;      /* weights (file format) and keys and values, by the plan's count */
-    u64 setups;          /* times the step was prepared anew */
-    double setup_s, submit_s, wait_s, tail_s;
+    u64 setups;          /* times a step was prepared anew */
+    u64 copied;          /* positions copied between slots */
+    double setup_s;      /* preparing: looking up, cutting work, row tables */
+    double submit_s;     /* handing work over: on a CPU the host's serial work between two loops */
+    double wait_s;       /* waiting for the device: on a CPU inside the loops */
     u64 weight_bytes, kv_bytes, scratch_bytes, setup_bytes;
     double load_s;
     u32 n_threads;
@@ -46,6 +47,10 @@ void device_close(struct device *d);
  * come in position order, each at a position the slot has reached. Keys and values of the rows are stored. A
  * failure leaves the slots' contents at the rows' positions undefined. */
 int device_step(struct device *d, const struct row *rows, u32 n_rows, struct err *err);
+
+/* Copies the keys and values of positions [0, n) from one slot to another: how a stream starts from a prefix that
+ * another slot holds. Not a submission; n <= n_ctx. */
+void device_copy(struct device *d, u32 from, u32 to, u32 n);
 
 /* Logits of the i-th row that wanted them: (n_vocab), valid until the next step. */
 const float *device_logits(const struct device *d, u32 i);

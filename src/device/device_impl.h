@@ -9,6 +9,7 @@ struct device_ops {
     int (*open)(struct device **out, const struct plan *p, const struct device_opts *opts, struct err *err);
     void (*close)(struct device *d);
     int (*step)(struct device *d, const struct row *rows, u32 n_rows, struct err *err);
+    void (*copy)(struct device *d, u32 from, u32 to, u32 n);
     const float *(*logits)(const struct device *d, u32 i);
 };
 

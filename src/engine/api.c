@@ -167,9 +167,9 @@ enum {
 };
 
 /* Bytes one slot of n_ctx positions costs: keys and values, its token list, its share of the rotation table is small. */
-static u64 slot_bytes(const struct plan *p, u64 n_ctx)
+static u64 slot_bytes(const struct plan *p, enum kv_type kv, u64 n_ctx)
 {
-    return n_ctx * (plan_kv_bytes(p) + sizeof(u32));
+    return n_ctx * (plan_kv_bytes(p, kv) + sizeof(u32));
 }
 
 static u64 fixed_bytes(const struct ps_engine *e)
@@ -182,10 +182,10 @@ static u64 fixed_bytes(const struct ps_engine *e)
 
 /* The context: what was asked for if it fits, else an error that names what would; without a wish the largest that
  * fits. Decided before any weight is read. */
-static int choose_ctx(struct ps_engine *e, u32 wish, struct err *err)
+static int choose_ctx(struct ps_engine *e, enum kv_type kv, u32 wish, struct err *err)
 {
     u32 top = e->plan.hp.n_ctx;
-    u64 avail = sysmem_available(), fixed = fixed_bytes(e), per = slot_bytes(&e->plan, 1) * e->n_slots;
+    u64 avail = sysmem_available(), fixed = fixed_bytes(e), per = slot_bytes(&e->plan, kv, 1) * e->n_slots;
     if (wish > top)
         return err_set(err, "--ctx %u: this model reads at most %u positions", wish, top);
     u64 fits = avail == 0 ? top : avail > fixed ? min_u64((avail - fixed) / per, top) : 0;
@@ -194,7 +194,7 @@ static int choose_ctx(struct ps_engine *e, u32 wish, struct err *err)
     e->n_ctx = wish ? wish : (u32)fits;
     if (e->n_ctx && e->n_ctx <= fits)
         return 0;
-    if (avail <= fixed + slot_bytes(&e->plan, CTX_STEP))
+    if (avail <= fixed + slot_bytes(&e->plan, kv, CTX_STEP))
         return err_set(err, "not enough memory: the weights take %.1f GB, %.1f GB are available", (double)fixed / 1e9,
                        (double)avail / 1e9);
     if (fits)
@@ -203,7 +203,7 @@ static int choose_ctx(struct ps_engine *e, u32 wish, struct err *err)
                        (unsigned long long)fits);
     return err_set(err, "not enough memory for --slots %u (%.1f GB available): try --slots 1 --ctx %llu", e->n_slots,
                    (double)avail / 1e9,
-                   (unsigned long long)((avail - fixed) / slot_bytes(&e->plan, 1) / CTX_STEP * CTX_STEP));
+                   (unsigned long long)((avail - fixed) / slot_bytes(&e->plan, kv, 1) / CTX_STEP * CTX_STEP));
 }
 
 static int find_ends(struct ps_engine *e, struct err *err)
@@ -234,7 +234,7 @@ static int read_options(struct ps_engine *e, const struct ps_engine_options *o, 
     if (o->kv && !q8 && strcmp(o->kv, "f16"))
         return err_set(err, "--kv: expected f16 or q8_0");
     strcpy(e->kv_name, q8 ? "q8_0" : "f16");
-    if (choose_ctx(e, o->n_ctx, err))
+    if (choose_ctx(e, q8 ? KV_Q8_0 : KV_F16, o->n_ctx, err))
         return -1;
     *d = (struct device_opts){
         .name = o->device,
@@ -268,7 +268,7 @@ struct ps_engine *ps_engine_open(const struct ps_model *m, const struct ps_engin
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->work, NULL);
     if (plan_build(&e->plan, &m->weights, err) || read_options(e, o ? o : &defaults, &d, err) || find_ends(e, err) ||
-        kv_open(&e->kv, e->n_slots, e->n_ctx, err))
+        kv_open(&e->kv, e->n_slots, e->n_ctx, err) || pace_open(&e->pace, e->n_slots, e->chunk, err))
         goto fail;
     e->rows = mem_array(d.max_rows, sizeof *e->rows);
     e->step = mem_array(e->n_slots, sizeof *e->step);
@@ -303,6 +303,7 @@ void ps_engine_close(struct ps_engine *e)
     }
     device_close(e->device);
     kv_close(e->kv);
+    pace_close(&e->pace);
     plan_close(&e->plan);
     free(e->end_ids);
     free(e->rows);
@@ -325,10 +326,15 @@ void ps_engine_stats(struct ps_engine *e, struct ps_stats *s)
         .logit_rows = d->logit_rows,
         .expert_groups = d->expert_groups,
         .bytes_read = d->bytes_read,
+        .setups = d->setups,
+        .copied = d->copied,
+        .setup_bytes = d->setup_bytes,
+        .n_active = e->n_active,
+        .n_queued = e->n_queued,
         .setup_s = d->setup_s,
         .submit_s = d->submit_s,
         .wait_s = d->wait_s,
-        .tail_s = d->tail_s + e->sample_s,
+        .tail_s = e->sample_s,
         .n_slots = e->n_slots,
         .n_ctx = e->n_ctx,
         .n_threads = d->n_threads,

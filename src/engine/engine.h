@@ -7,6 +7,7 @@
 
 #include "device/device.h"
 #include "engine/kv.h"
+#include "engine/pace.h"
 #include "engine/sample.h"
 #include "plainsong.h"
 
@@ -22,11 +23,13 @@ struct ps_stream {
     u32 *ids;                   /* prompt, then what was generated; room for n_prompt + max_tokens */
     u32 n_prompt, max_tokens;
     bool ignore_end;
+    u64 domain;
     double deadline;            /* on time_now's clock; 0: none */
     float *logits;              /* (max_tokens, n_vocab), or NULL */
     struct sampler *sampler;    /* scheduler's after open */
     /* scheduler's */
     i32 slot;
+    i32 copy_from;              /* slot whose prefix is still to be copied, or -1 */
     u32 n_run;                  /* tokens of ids whose keys and values are in the slot */
     double opened, started, first, last;
     u32 step_row, step_rows;    /* of the step being made: first logits row, rows */
@@ -47,6 +50,8 @@ struct ps_engine {
     struct plan plan;
     struct device *device;
     struct kv *kv;
+    struct pace pace;
+    u32 turn;                   /* whose prompt is served first: rotates */
     u32 n_slots, n_ctx, n_queue, chunk;
     bool serialize;
     u32 *end_ids;

@@ -3,13 +3,18 @@
  * Which free slot does a new text get? The one whose kept tokens save the most work is the obvious answer, but it may
  * cost more than it saves: a long conversation that shares only its first line with the newcomer would be
  * overwritten. So a slot is a match when at least half of what it holds is of use; otherwise the slot that was released
- * longest ago is taken, empty ones first. Exact tokens are compared, never hashes: reuse must not change a byte. */
+ * longest ago is taken, empty ones first. When some other slot holds a much longer prefix of the newcomer (a system prompt
+ * that running streams share), that prefix is copied. Exact tokens are compared, never hashes: reuse must not change a
+ * byte. */
 #include "engine/kv.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+enum { COPY_GAIN = 32 }; /* tokens that a copy must save to be worth its bytes */
+
 struct slot {
+    u64 domain;
     u32 *ids;      /* [n_ctx]: token at each position */
     u32 length;
     bool used;
@@ -50,40 +55,59 @@ void kv_close(struct kv *kv)
     free(kv);
 }
 
-static u32 shared_prefix(const struct slot *s, const u32 *ids, u32 n)
+static u32 shared_prefix(const struct slot *s, u64 domain, const u32 *ids, u32 n)
 {
-    u32 i = 0, most = min_u32(s->length, n);
+    u32 i = 0, most = s->domain == domain ? min_u32(s->length, n) : 0;
     while (i < most && s->ids[i] == ids[i])
         i++;
     return i;
 }
 
-int kv_claim(struct kv *kv, const u32 *ids, u32 n, u32 *kept)
+/* The free slot to give, or -1; *kept: of the newcomer's tokens, what it holds. */
+static int choose_slot(const struct kv *kv, u64 domain, const u32 *ids, u32 n, u32 *kept)
 {
     int best = -1, oldest = -1;
-    u32 best_kept = 0;
+    *kept = 0;
     for (u32 i = 0; i < kv->n_slots; i++) {
-        struct slot *s = &kv->slots[i];
+        const struct slot *s = &kv->slots[i];
         if (s->used)
             continue;
-        u32 k = shared_prefix(s, ids, n);
-        if (k > best_kept && k >= s->length - k) {
+        u32 k = shared_prefix(s, domain, ids, n);
+        if (k > *kept && k >= s->length - k) {
             best = (int)i;
-            best_kept = k;
+            *kept = k;
         }
         if (oldest < 0 || s->released < kv->slots[oldest].released)
             oldest = (int)i;
     }
-    if (best < 0 && oldest < 0)
+    if (best < 0 && oldest >= 0)
+        *kept = shared_prefix(&kv->slots[oldest], domain, ids, n);
+    return best >= 0 ? best : oldest;
+}
+
+int kv_claim(struct kv *kv, u64 domain, const u32 *ids, u32 n, u32 *kept, i32 *from)
+{
+    u32 own;
+    int chosen = choose_slot(kv, domain, ids, n, &own);
+    *from = -1;
+    if (chosen < 0)
         return -1;
-    if (best < 0) {
-        best = oldest;
-        best_kept = shared_prefix(&kv->slots[best], ids, n);
+    struct slot *s = &kv->slots[chosen];
+    u32 most = own + COPY_GAIN;
+    for (u32 i = 0; i < kv->n_slots; i++) {
+        u32 k = i == (u32)chosen ? 0 : shared_prefix(&kv->slots[i], domain, ids, n);
+        if (k >= most) {
+            *from = (i32)i;
+            most = k + 1;
+            own = k;
+        }
     }
-    struct slot *s = &kv->slots[best];
+    *kept = min_u32(own, n - 1);
+    memcpy(s->ids, ids, *kept * sizeof *ids);
+    s->domain = domain;
+    s->length = *kept;
     s->used = true;
-    s->length = *kept = min_u32(best_kept, n - 1);
-    return best;
+    return chosen;
 }
 
 void kv_append(struct kv *kv, u32 slot, const u32 *ids, u32 n)

@@ -12,10 +12,12 @@ struct kv;
 int kv_open(struct kv **out, u32 n_slots, u32 n_ctx, struct err *err);
 void kv_close(struct kv *kv);
 
-/* Claim a slot for a text that begins with ids[0..n), n >= 1. Sets *kept to how many of them the slot already holds
- * (at most n - 1: the last one must run to give logits); the caller must run ids[*kept..n). Tokens past *kept
- * are forgotten. Returns the slot, or -1 when all are in use: not an error. */
-int kv_claim(struct kv *kv, const u32 *ids, u32 n, u32 *kept);
+/* Claim a slot for a text that begins with ids[0..n), n >= 1. Sets *kept to how many of them the slot holds once the
+ * caller has done what *from says (at most n - 1: the last one must run to give logits); the caller must run
+ * ids[*kept..n). *from is -1, or another slot, in use or not, from which positions [0, *kept) must be copied before
+ * anything else is run or copied to that slot. Only slots of the same domain share prefixes. Returns the slot, or -1
+ * when all are in use: not an error. */
+int kv_claim(struct kv *kv, u64 domain, const u32 *ids, u32 n, u32 *kept, i32 *from);
 
 /* Tells that tokens were run: their keys and values now stand at positions [length, length + n) of the slot. They
  * must fit (kv_room). */

@@ -78,7 +78,7 @@ static void admit(struct ps_engine *e)
     while (e->queue) {
         struct ps_stream *s = e->queue;
         u32 kept;
-        int slot = kv_claim(e->kv, s->ids, s->n_prompt, &kept);
+        int slot = kv_claim(e->kv, s->domain, s->ids, s->n_prompt, &kept, &s->copy_from);
         if (slot < 0)
             return;
         e->queue = s->next;
@@ -98,12 +98,33 @@ static void admit(struct ps_engine *e)
     }
 }
 
+/* Copies the prefixes that newcomers share with other slots, in the order in which they were admitted: a slot may be
+ * the source of one and the target of the next. Called and returns with the lock held, lets go of it for each copy. */
+static void seed(struct ps_engine *e)
+{
+    for (struct ps_stream *s = e->active; s; s = s->next) {
+        if (s->copy_from < 0)
+            continue;
+        u32 from = (u32)s->copy_from, to = (u32)s->slot, n = s->n_run;
+        s->copy_from = -1;
+        pthread_mutex_unlock(&e->lock);
+        device_copy(e->device, from, to, n);
+        pthread_mutex_lock(&e->lock);
+    }
+}
+
 /* ---- a step ---- */
 
 static u32 known(const struct ps_stream *s) /* tokens there are: prompt and generated */
 {
     return s->n_prompt + s->n_generated;
 }
+
+enum { MAX_PROMPTS = 1024 }; /* as many as there can be slots */
+
+struct step {
+    u32 n_streams, n_decode, n_prompt; /* e->step's entries; rows of either kind */
+};
 
 /* Adds the stream's next n tokens as rows; the last known token wants logits. */
 static u32 add_rows(struct ps_engine *e, struct ps_stream *s, u32 n, u32 at, u32 *n_logits)
@@ -119,34 +140,37 @@ static u32 add_rows(struct ps_engine *e, struct ps_stream *s, u32 n, u32 at, u32
     return at + n;
 }
 
-/* Rows for a step: every decoding stream one; then prompts share the budget equally, what one leaves going to those that
- * came later, so that a short prompt never waits for a long one. Under the lock. */
-static u32 make_step(struct ps_engine *e, struct ps_stream *only, u32 *n_streams)
+/* Rows for a step: every decoding stream one; then prompts share the budget equally, what one leaves going to the next, a
+ * different prompt first each step: a short prompt never waits for a long one. Under the lock. */
+static u32 make_step(struct ps_engine *e, struct ps_stream *only, struct step *t)
 {
-    u32 n_rows = 0, n_logits = 0, n = 0, waiting = 0, budget = e->chunk;
+    struct ps_stream *prompts[MAX_PROMPTS];
+    u32 n_rows = 0, n_logits = 0, n_prompts = 0;
+    *t = (struct step){0};
     for (struct ps_stream *s = e->active; s; s = s->next) {
         s->step_rows = 0;
-        if (only && s != only)
+        if (s->phase == PHASE_DONE || (only && s != only))
             continue;
         if (s->phase == PHASE_DECODE) {
             n_rows = add_rows(e, s, 1, n_rows, &n_logits);
-            e->step[n++] = s;
-        } else {
-            waiting++;
+            e->step[t->n_streams++] = s;
+            t->n_decode++;
+        } else if (n_prompts < MAX_PROMPTS) {
+            prompts[n_prompts++] = s;
         }
     }
-    for (struct ps_stream *s = e->active; s && budget; s = s->next) {
-        if (s->phase != PHASE_PROMPT || (only && s != only))
-            continue;
-        u32 share = (budget + waiting - 1) / waiting;
+    u32 budget = n_prompts ? pace_budget(&e->pace, t->n_decode) : 0;
+    e->turn++;
+    for (u32 i = 0; i < n_prompts && budget; i++) {
+        struct ps_stream *s = prompts[(e->turn + i) % n_prompts];
+        u32 share = (budget + n_prompts - i - 1) / (n_prompts - i);
         u32 rows = min_u32(share, s->n_prompt - s->n_run);
-        waiting--;
         n_rows = add_rows(e, s, rows, n_rows, &n_logits);
-        e->step[n++] = s;
-        e->prompt_rows += rows;
+        e->step[t->n_streams++] = s;
+        t->n_prompt += rows;
         budget -= rows;
     }
-    *n_streams = n;
+    e->prompt_rows += t->n_prompt;
     return n_rows;
 }
 
@@ -234,16 +258,19 @@ static void take_results(struct ps_engine *e, u32 n_streams, u32 n_rows, bool ok
     }
 }
 
-/* One submission for the streams in e->step. Called and returns with the lock held. */
+/* One submission for all active streams, or for one. Called and returns with the lock held. */
 static void run_step(struct ps_engine *e, struct ps_stream *only)
 {
     struct err err = {""};
-    u32 n_streams, n_rows = make_step(e, only, &n_streams);
+    struct step t;
+    u32 n_rows = make_step(e, only, &t);
     if (!n_rows)
         return;
     pthread_mutex_unlock(&e->lock);
+    double t0 = time_now();
     bool ok = device_step(e->device, e->rows, n_rows, &err) == 0;
-    take_results(e, n_streams, n_rows, ok, &err);
+    pace_note(&e->pace, t.n_decode, t.n_prompt, time_now() - t0);
+    take_results(e, t.n_streams, n_rows, ok, &err);
     pthread_mutex_lock(&e->lock);
     e->steps++;
     device_stats(e->device, &e->stats);
@@ -256,6 +283,7 @@ void *sched_main(void *engine)
     while (!e->quit) {
         expire(e);
         admit(e);
+        seed(e);
         if (!e->active) {
             pthread_cond_wait(&e->work, &e->lock);
             continue;

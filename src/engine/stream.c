@@ -50,7 +50,8 @@ static int fill(struct ps_stream *s, const struct ps_request *r, u32 max_tokens,
     s->ignore_end = r->ignore_end;
     s->opened = time_now();
     s->deadline = r->deadline_s > 0 ? s->opened + r->deadline_s : 0;
-    s->slot = -1;
+    s->slot = s->copy_from = -1;
+    s->domain = r->domain;
     s->ids = mem_array((u64)s->n_prompt + max_tokens, sizeof *s->ids);
     s->batch = mem_array(max_tokens, sizeof *s->batch);
     s->logits = r->want_logits ? mem_array((u64)max_tokens * n_vocab, sizeof *s->logits) : NULL;

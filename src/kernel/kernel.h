@@ -18,7 +18,8 @@ enum {
     ACT_BLOCK = 32, /* activations that share a scale */
     SEGMENT = 256,  /* elements summed in one chain of fma (rule 3) */
     KV_CHUNK = 256, /* positions attended in one piece (rule 7) */
-    KV_PANEL = 32   /* positions in a panel of stored keys */
+    KV_PANEL = 32,  /* positions in a panel of stored keys */
+    KV_Q8_BLOCK = KV_PANEL * 34 /* bytes of 32 dimensions of a panel of q8_0 keys */
 };
 
 /* One row of activations, quantised by rule 1. q: (n) ; d, sum: (n / 32). sum[b] = the integer sum of q over the
@@ -66,7 +67,10 @@ struct kernels {
      * the unnormalised o: (d_head). */
     void (*attend_f16)(float *o, float *m, float *l, const float *q, const u16 *k, const u16 *v, u32 n_pos,
                        u32 d_head, float scale);
-    /* The same over q8_0 keys and values: see docs/formats.md. q_row: q quantised by rule 1. */
+    /* The same over q8_0 keys and values. q: quantised by rule 1. Scores by rules 2-3 (a segment is 256 dimensions); values by
+     * o = fma(w * dv, (float)v, o). d_head is a multiple of 32.
+     * k: panels of 32 positions, each for every block of 32 dimensions: d[32] halves, then 8 x (32 positions x 4 int8),
+     * group g = dimensions 4g..4g+3 (KV_Q8_BLOCK bytes). v: a row a position: d[d_head / 32] halves, then d_head int8. */
     void (*attend_q8)(float *o, float *m, float *l, const struct act *q, const u8 *k, const u8 *v, u32 n_pos,
                       u32 d_head, float scale);
 };

@@ -456,6 +456,49 @@ static void attend_f16(float *o, float *m, float *l, const float *q, const u16 *
             o[d] = fmaf(s[j], ex_half(v[d]), o[d]);
 }
 
+/* Scores of one panel of 32 positions. */
+INLINE void scores_q8(float s[KV_PANEL], const struct act *q, const u8 *k, u32 d_head)
+{
+    float p[KV_PANEL] = {0}, total[KV_PANEL] = {0};
+    u32 n_blocks = d_head / ACT_BLOCK;
+    for (u32 b = 0; b < n_blocks; b++, k += KV_Q8_BLOCK) {
+        i32 acc[KV_PANEL] = {0};
+        const i8 *w = (const i8 *)k + 2 * KV_PANEL;
+        for (u32 i = 0; i < ACT_BLOCK; i++)
+            for (u32 j = 0; j < KV_PANEL; j++)
+                acc[j] += w[i / 4 * 128 + j * 4 + i % 4] * q->q[b * ACT_BLOCK + i];
+        for (u32 j = 0; j < KV_PANEL; j++)
+            p[j] = fmaf((float)acc[j], half_at(k, j) * q->d[b], p[j]);
+        if (b % (SEGMENT / ACT_BLOCK) == SEGMENT / ACT_BLOCK - 1 || b + 1 == n_blocks)
+            for (u32 j = 0; j < KV_PANEL; j++) {
+                total[j] += p[j];
+                p[j] = 0.0f;
+            }
+    }
+    memcpy(s, total, sizeof total);
+}
+
+static void attend_q8(float *o, float *m, float *l, const struct act *q, const u8 *k, const u8 *v, u32 n_pos, u32 d_head,
+                      float scale)
+{
+    float s[KV_CHUNK] = {0};
+    for (u32 j0 = 0; j0 < n_pos; j0 += KV_PANEL, k += d_head / ACT_BLOCK * KV_Q8_BLOCK) {
+        scores_q8(s + j0, q, k, d_head);
+        for (u32 j = 0; j < KV_PANEL; j++)
+            s[j0 + j] *= scale;
+    }
+    chunk_weights(s, n_pos, m, l);
+    for (u32 d = 0; d < d_head; d++)
+        o[d] = 0.0f;
+    for (u32 j = 0; j < n_pos; j++, v += d_head / ACT_BLOCK * 34)
+        for (u32 b = 0; b < d_head / ACT_BLOCK; b++) {
+            float w = s[j] * half_at(v, b);
+            const i8 *x = (const i8 *)v + d_head / ACT_BLOCK * 2 + b * ACT_BLOCK;
+            for (u32 d = 0; d < ACT_BLOCK; d++)
+                o[b * ACT_BLOCK + d] = fmaf(w, (float)x[d], o[b * ACT_BLOCK + d]);
+        }
+}
+
 const struct kernels KERNELS = {
     .isa = KERNELS_ISA,
     .quantise = quantise,
@@ -468,4 +511,5 @@ const struct kernels KERNELS = {
     .add = add,
     .axpy = axpy,
     .attend_f16 = attend_f16,
+    .attend_q8 = attend_q8,
 };

@@ -10,6 +10,8 @@
 
 #include <stdio.h>
 
+enum kv_type { KV_F16, KV_Q8_0 }; /* how keys and values are kept (rule 7) */
+
 struct row {
     u32 slot, pos, token;
     bool wants_logits;
@@ -100,8 +102,8 @@ u64 plan_op_bytes(const struct plan *p, const struct plan_op *op);
 u64 plan_op_bytes_hit(const struct plan *p, const struct plan_op *op, u32 hit);
 u64 plan_token_bytes(const struct plan *p); /* sum over operations, one row */
 
-/* Bytes of keys and values one position takes in all layers, f16. */
-u64 plan_kv_bytes(const struct plan *p);
+/* Bytes of keys and values one position takes in all layers. */
+u64 plan_kv_bytes(const struct plan *p, enum kv_type kv);
 
 const char *plan_kind_name(enum plan_kind kind);
 const char *plan_buf_name(enum plan_buf buf);

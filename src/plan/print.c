@@ -59,9 +59,10 @@ u64 plan_token_bytes(const struct plan *p)
     return sum;
 }
 
-u64 plan_kv_bytes(const struct plan *p)
+u64 plan_kv_bytes(const struct plan *p, enum kv_type kv)
 {
-    return (u64)p->hp.n_layers * p->hp.n_kv * p->hp.d_head * 2 * 2;
+    u64 head = kv == KV_Q8_0 ? p->hp.d_head / 32 * 34 : p->hp.d_head * 2;
+    return (u64)p->hp.n_layers * p->hp.n_kv * 2 * head;
 }
 
 static void print_op(const struct plan *p, const struct plan_op *op, u32 index, FILE *out)
@@ -86,5 +87,5 @@ void plan_print(const struct plan *p, FILE *out)
     for (u32 i = 0; i < p->n_ops; i++)
         print_op(p, &p->ops[i], i, out);
     fprintf(out, "\n%u operations, %llu bytes of weights a token (one row), %llu bytes of f16 keys and values a position\n",
-            p->n_ops, (unsigned long long)plan_token_bytes(p), (unsigned long long)plan_kv_bytes(p));
+            p->n_ops, (unsigned long long)plan_token_bytes(p), (unsigned long long)plan_kv_bytes(p, KV_F16));
 }

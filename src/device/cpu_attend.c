@@ -1,0 +1,128 @@
+/* The operations that touch keys and values: norm and rotation, storing, and attention. A key or value is written once
+ * in its stored form and always read back from there, also inside the step that wrote it (rule 7). */
+#include "device/dev_cpu.h"
+
+#include "base/exact.h"
+
+#include <string.h>
+
+/* Norm (each head, or the whole row) and rotation of n heads. */
+static void rotate(const struct cpu *c, float *x, const struct cpu_weight *norm, u32 n, const float *cs)
+{
+    const struct hparams *hp = &c->dev.plan->hp;
+    if (norm && c->op->whole_norm)
+        c->k->rmsnorm(x, x, norm->floats, n * hp->d_head, hp->eps);
+    for (u32 h = 0; h < n; h++) {
+        float *head = x + h * hp->d_head;
+        if (norm && !c->op->whole_norm)
+            c->k->rmsnorm(head, head, norm->floats, hp->d_head, hp->eps);
+        c->k->rope(head, cs, hp->d_head, hp->d_rope, hp->rope_neox);
+    }
+}
+
+/* ---- storing ---- */
+
+static void store_f16(const struct cpu *c, u8 *k_head, u8 *v_head, u32 pos, const float *k, const float *v)
+{
+    u32 d_head = c->dev.plan->hp.d_head;
+    u16 *to_k = (u16 *)(k_head + (u64)(pos / KV_PANEL) * c->panel_bytes) + pos % KV_PANEL;
+    u16 *to_v = (u16 *)v_head + (u64)pos * d_head;
+    for (u32 d = 0; d < d_head; d++) {
+        to_k[(u64)d * KV_PANEL] = (u16)ex_to_half(ex_flush(k[d]));
+        to_v[d] = (u16)ex_to_half(ex_flush(v[d]));
+    }
+}
+
+static void put_half(u8 *at, float d)
+{
+    u16 h = (u16)ex_to_half(d);
+    memcpy(at, &h, 2);
+}
+
+/* Blocks of 32 by rule 1, their scale as a half; layouts in kernel.h (attend_q8). */
+static void store_q8(const struct cpu *c, u8 *k_head, u8 *v_head, u32 pos, const float *k, const float *v)
+{
+    u32 n_blocks = c->dev.plan->hp.d_head / ACT_BLOCK, lane = pos % KV_PANEL;
+    u8 *to_k = k_head + (u64)(pos / KV_PANEL) * c->panel_bytes;
+    u8 *to_v = v_head + (u64)pos * n_blocks * 34;
+    for (u32 b = 0; b < n_blocks; b++, to_k += KV_Q8_BLOCK) {
+        i8 q[ACT_BLOCK];
+        float d;
+        i16 sum;
+        c->k->quantise(k + b * ACT_BLOCK, ACT_BLOCK, q, &d, &sum);
+        put_half(to_k + 2 * lane, d);
+        for (u32 i = 0; i < ACT_BLOCK; i++)
+            to_k[2 * KV_PANEL + i / 4 * 128 + lane * 4 + i % 4] = (u8)q[i];
+        c->k->quantise(v + b * ACT_BLOCK, ACT_BLOCK, q, &d, &sum);
+        put_half(to_v + 2 * b, d);
+        memcpy(to_v + 2 * n_blocks + b * ACT_BLOCK, q, ACT_BLOCK);
+    }
+}
+
+void cpu_rope_store_task(void *arg, u32 r, u32 thread)
+{
+    (void)thread;
+    struct cpu *c = arg;
+    const struct hparams *hp = &c->dev.plan->hp;
+    const struct row *row = &c->rows[r];
+    const float *cs = c->rope + (u64)row->pos * hp->d_rope;
+    bool q8 = c->dev.opts.kv == KV_Q8_0;
+    rotate(c, c->bufs[BUF_Q].y[r], c->cut->norm[0], hp->n_heads, cs);
+    rotate(c, c->bufs[BUF_K].y[r], c->cut->norm[1], hp->n_kv, cs);
+    for (u32 h = 0; h < hp->n_kv; h++) {
+        u8 *k = cpu_k(c, row->slot, (u32)c->op->layer, h), *v = cpu_v(c, row->slot, (u32)c->op->layer, h);
+        const float *x = c->bufs[BUF_K].y[r] + h * hp->d_head, *y = c->bufs[BUF_V].y[r] + h * hp->d_head;
+        (q8 ? store_q8 : store_f16)(c, k, v, row->pos, x, y);
+    }
+    if (q8)
+        cpu_quantise_part(c, BUF_Q, r, 0, hp->n_heads * hp->d_head);
+}
+
+/* ---- attention ---- */
+
+/* Query head h of row r over one chunk of n positions from p0 on. */
+static void attend_chunk(const struct cpu *c, u32 r, u32 h, u32 p0, u32 n, float *o, float *m, float *l)
+{
+    const struct hparams *hp = &c->dev.plan->hp;
+    u32 kv = h / (hp->n_heads / hp->n_kv), d_head = hp->d_head;
+    const struct row *row = &c->rows[r];
+    const u8 *k = cpu_k(c, row->slot, (u32)c->op->layer, kv) + (u64)(p0 / KV_PANEL) * c->panel_bytes;
+    const u8 *v = cpu_v(c, row->slot, (u32)c->op->layer, kv) + (u64)(p0 / KV_PANEL) * c->panel_bytes;
+    float scale = 1.0f / sqrtf((float)d_head);
+    if (c->dev.opts.kv == KV_F16) {
+        const float *q = c->bufs[BUF_Q].y[r] + h * d_head;
+        c->k->attend_f16(o, m, l, q, (const u16 *)k, (const u16 *)v, n, d_head, scale);
+        return;
+    }
+    const struct act *a = &c->bufs[BUF_Q].act[r];
+    u32 b = h * d_head / ACT_BLOCK;
+    struct act q = {.q = a->q + h * d_head, .d = a->d + b, .sum = a->sum + b};
+    c->k->attend_q8(o, m, l, &q, k, v, n, d_head, scale);
+}
+
+/* One query head over all chunks of its past; part: room for one chunk's o. */
+static void attend_head(const struct cpu *c, u32 r, u32 h, float *o, float *part)
+{
+    u32 d_head = c->dev.plan->hp.d_head, end = c->rows[r].pos + 1;
+    float m, l, m2, l2;
+    attend_chunk(c, r, h, 0, min_u32(end, KV_CHUNK), o, &m, &l);
+    for (u32 p0 = KV_CHUNK; p0 < end; p0 += KV_CHUNK) {
+        attend_chunk(c, r, h, p0, min_u32(end - p0, KV_CHUNK), part, &m2, &l2);
+        attend_join(o, &m, &l, part, m2, l2, d_head);
+    }
+    for (u32 d = 0; d < d_head; d++)
+        o[d] = ex_flush(o[d] / l);
+}
+
+/* A task is one key/value head of one row: the query heads that share it. */
+void cpu_attend_task(void *arg, u32 task, u32 thread)
+{
+    struct cpu *c = arg;
+    const struct hparams *hp = &c->dev.plan->hp;
+    u32 r = task / hp->n_kv, kv = task % hp->n_kv, share = hp->n_heads / hp->n_kv;
+    for (u32 h = kv * share; h < (kv + 1) * share; h++)
+        attend_head(c, r, h, c->bufs[BUF_ATT].y[r] + h * hp->d_head, c->att_parts + (u64)thread * hp->d_head);
+    u32 c0 = kv * share * hp->d_head, c1 = c0 + share * hp->d_head;
+    if (share * hp->d_head % ACT_BLOCK == 0)
+        cpu_quantise_part(c, BUF_ATT, r, c0, c1);
+}
