@@ -97,8 +97,8 @@ int cli_quantize(int argc, char **argv)
     sigprocmask(SIG_SETMASK, &old, NULL); /* a signal that waited ends the process here */
     if (rc)
         return cli_fail(usage.command, EXIT_WORLD, "%s", err.text);
-    fprintf(stderr, "%s: %llu tensors in %s or q8_0, %llu in floats; %.1f MB of %.1f MB, %.1f s\n",
-            args[1], (unsigned long long)res.n_quantised, o.type, (unsigned long long)res.n_float,
+    fprintf(stderr, "%s: %llu tensors quantised, %llu in floats; %.1f MB of %.1f MB, %.1f s\n",
+            args[1], (unsigned long long)res.n_quantised, (unsigned long long)res.n_float,
             (double)res.out_bytes / 1e6, (double)res.in_bytes / 1e6, time_now() - start);
     return EXIT_DONE;
 }
