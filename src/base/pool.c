@@ -89,8 +89,11 @@ static void *worker_main(void *arg)
     struct worker *w = arg;
     struct pool *p = w->pool;
     u32 seen = 0;
-    while (!atomic_load(&p->quit)) {
-        u32 state = atomic_load(&p->state);
+    for (;;) {
+        u32 state = atomic_load(&p->state); /* before quit: pool_close writes them the other way round, so that a
+                                             * worker that misses the one waits for a change yet to come */
+        if (atomic_load(&p->quit))
+            return NULL;
         if (state == seen || !(state & 1)) {
             await_change(p, state);
             continue;
@@ -101,7 +104,6 @@ static void *worker_main(void *arg)
         leave(p);
         seen = state;
     }
-    return NULL;
 }
 
 static void set_state(struct pool *p, u32 state)
