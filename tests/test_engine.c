@@ -1,0 +1,370 @@
+/* Streams in company: counted submissions, bytes equal to solo bytes, joins, cancels, limits, prefixes, and no
+ * allocation from one token to the next. */
+#include "check.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+#include "plainsong.h"
+
+static struct ps_model *model;
+
+static struct ps_engine *engine(struct ps_engine_options o)
+{
+    struct ps_error err;
+    o.n_ctx = o.n_ctx ? o.n_ctx : 512;
+    struct ps_engine *e = ps_engine_open(model, &o, &err);
+    if (!e)
+        fail_msg("%s", err.text);
+    return e;
+}
+
+/* A prompt of n ids that depends on which. */
+static void make_ids(u32 *ids, u32 n, u32 which)
+{
+    check_seed(1000 + which);
+    for (u32 i = 0; i < n; i++)
+        ids[i] = check_below(4000);
+}
+
+static struct ps_stream *start_ids(struct ps_engine *e, const u32 *ids, u32 n, u32 max, struct ps_sampling sampling)
+{
+    struct ps_error err;
+    struct ps_request r = {.ids = ids, .n_ids = n, .max_tokens = max, .ignore_end = true, .want_logits = true,
+                           .sampling = sampling};
+    struct ps_stream *s = ps_stream_open(e, &r, &err);
+    if (!s)
+        fail_msg("%s", err.text);
+    return s;
+}
+
+static struct ps_stream *start(struct ps_engine *e, u32 which, u32 n, u32 max)
+{
+    u32 ids[512];
+    make_ids(ids, n, which);
+    return start_ids(e, ids, n, max, (struct ps_sampling){0});
+}
+
+/* Hash of everything the stream gave: ids and logits. */
+static u64 drain(struct ps_stream *s, struct ps_stream_info *info)
+{
+    struct ps_token t;
+    struct ps_error err;
+    u64 h = 0;
+    int rc;
+    while ((rc = ps_stream_next(s, &t, &err)) == 1) {
+        h = check_hash(h, &t.id, sizeof t.id);
+        h = check_hash(h, t.logits, 4096 * sizeof *t.logits);
+    }
+    assert_int_equal(rc, 0);
+    if (info)
+        ps_stream_info(s, info);
+    ps_stream_close(s);
+    return h;
+}
+
+static u64 solo(u32 which, u32 n, u32 max)
+{
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 1});
+    u64 h = drain(start(e, which, n, max), NULL);
+    ps_engine_close(e);
+    return h;
+}
+
+/* Eight streams decode together: a step is one submission of eight rows, with --serialize eight of one row. */
+static void one_submission_a_step(void **state)
+{
+    (void)state;
+    enum { B = 8, N = 40 };
+    for (u32 serialize = 0; serialize < 2; serialize++) {
+        struct ps_engine *e = engine((struct ps_engine_options){.n_slots = B, .serialize = serialize});
+        struct ps_stream *s[B];
+        struct ps_stats before, after;
+        struct ps_token t;
+        struct ps_error err;
+        for (u32 i = 0; i < B; i++)
+            s[i] = start(e, i, 1, N);
+        for (u32 i = 0; i < B; i++) /* from here on every stream decodes */
+            assert_int_equal(ps_stream_next(s[i], &t, &err), 1);
+        ps_engine_stats(e, &before);
+        u32 full = 0, first = 0;
+        for (u32 i = 0; i < B; i++, first = 0)
+            while (ps_stream_next(s[i], &t, &err) == 1) {
+                assert_true(t.batch_rows <= (serialize ? 1 : B));
+                full += t.batch_rows == B;
+                first++;
+            }
+        ps_engine_stats(e, &after);
+        for (u32 i = 0; i < B; i++)
+            ps_stream_close(s[i]);
+        u64 subs = after.submissions - before.submissions, rows = after.rows - before.rows;
+        assert_int_equal(after.waits, after.submissions);
+        if (serialize) {
+            assert_int_equal(subs, rows);
+        } else {
+            assert_true(full >= B * (N / 2)); /* most tokens came from steps of eight rows */
+            assert_true(subs <= N + B);
+        }
+        ps_engine_close(e);
+    }
+}
+
+static void company_changes_no_byte(void **state)
+{
+    (void)state;
+    static const u32 N[] = {1, 3, 31, 32, 33, 64, 100, 255, 256, 257};
+    u64 want[COUNT(N)], got[COUNT(N)];
+    struct ps_stream *s[COUNT(N)];
+    for (u32 i = 0; i < COUNT(N); i++)
+        want[i] = solo(i, N[i], 5 + 3 * i);
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 4, .chunk = 16});
+    for (u32 i = 0; i < COUNT(N); i++)
+        s[i] = start(e, i, N[i], 5 + 3 * i);
+    for (u32 i = 0; i < COUNT(N); i++)
+        got[i] = drain(s[i], NULL);
+    ps_engine_close(e);
+    assert_memory_equal(want, got, sizeof want);
+}
+
+static void kept_and_copied_prefixes_change_no_byte(void **state)
+{
+    (void)state;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 2});
+    struct ps_stream_info info;
+    struct ps_stats stats;
+    u64 want = solo(1, 200, 10);
+    assert_true(drain(start(e, 1, 200, 10), &info) == want);
+    assert_int_equal(info.n_cached, 0);
+    assert_true(drain(start(e, 1, 200, 10), &info) == want); /* from its own slot */
+    assert_int_equal(info.n_cached, 199);
+    struct ps_stream *a = start(e, 1, 200, 150), *b = start(e, 1, 200, 10); /* b copies from a, which runs */
+    assert_true(drain(b, &info) == want);
+    assert_int_equal(info.n_cached, 199);
+    drain(a, NULL);
+    ps_engine_stats(e, &stats);
+    assert_true(stats.copied >= 199);
+    ps_engine_close(e);
+}
+
+static void q8_keys_change_no_byte_between_companies(void **state)
+{
+    (void)state;
+    u64 want[6], got[6];
+    struct ps_stream *s[6];
+    for (u32 i = 0; i < 6; i++) {
+        struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 1, .kv = "q8_0"});
+        want[i] = drain(start(e, i, 30 + 50 * i, 8), NULL);
+        ps_engine_close(e);
+    }
+    assert_true(want[0] != solo(0, 30, 8)); /* it is another store */
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 3, .kv = "q8_0", .chunk = 7});
+    for (u32 i = 0; i < 6; i++)
+        s[i] = start(e, i, 30 + 50 * i, 8);
+    for (u32 i = 0; i < 6; i++)
+        got[i] = drain(s[i], NULL);
+    ps_engine_close(e);
+    assert_memory_equal(want, got, sizeof want);
+}
+
+static void what_cannot_fit_is_refused_with_both_numbers(void **state)
+{
+    (void)state;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 1, .n_ctx = 64});
+    u32 ids[100];
+    struct ps_error err;
+    make_ids(ids, 100, 1);
+    struct ps_request r = {.ids = ids, .n_ids = 64};
+    assert_null(ps_stream_open(e, &r, &err));
+    assert_non_null(strstr(err.text, "64"));
+    r = (struct ps_request){.ids = ids, .n_ids = 60, .max_tokens = 5};
+    assert_null(ps_stream_open(e, &r, &err));
+    assert_non_null(strstr(err.text, "60"));
+    assert_non_null(strstr(err.text, "64"));
+    r = (struct ps_request){.ids = ids, .n_ids = 0};
+    assert_null(ps_stream_open(e, &r, &err));
+    ids[3] = 4096;
+    r = (struct ps_request){.ids = ids, .n_ids = 10};
+    assert_null(ps_stream_open(e, &r, &err));
+    assert_non_null(strstr(err.text, "4096"));
+    struct ps_stream_info info;
+    struct ps_stream *s = start(e, 1, 60, 4); /* just fits */
+    drain(s, &info);
+    assert_int_equal(info.n_generated, 4);
+    assert_int_equal(info.end, PS_END_LENGTH);
+    ps_engine_close(e);
+}
+
+static void a_full_queue_refuses_and_disturbs_nobody(void **state)
+{
+    (void)state;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 1, .n_queue = 2});
+    struct ps_stream *s[16];
+    struct ps_error err;
+    u32 n = 0, refused = 0, ids[8];
+    make_ids(ids, 8, 3);
+    u64 want = solo(3, 8, 40);
+    for (u32 i = 0; i < 16; i++) {
+        struct ps_request r = {.ids = ids, .n_ids = 8, .max_tokens = 40, .ignore_end = true, .want_logits = true};
+        struct ps_stream *one = ps_stream_open(e, &r, &err);
+        if (one)
+            s[n++] = one;
+        else
+            refused += strstr(err.text, "try again") != NULL;
+    }
+    assert_true(n >= 2);
+    assert_int_equal(n + refused, 16);
+    for (u32 i = 0; i < n; i++)
+        assert_true(drain(s[i], NULL) == want);
+    ps_engine_close(e);
+}
+
+static void cancels_end_at_the_next_step_in_every_phase(void **state)
+{
+    (void)state;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 2, .chunk = 4});
+    u64 want = solo(5, 20, 60);
+    for (u32 rep = 0; rep < 20; rep++) {
+        struct ps_stream *kept = start(e, 5, 20, 60);
+        struct ps_stream *prompt = start(e, 6, 300, 60), *queued = start(e, 7, 10, 60);
+        struct ps_token t;
+        struct ps_error err;
+        struct ps_stream_info info;
+        usleep(rep * 700);
+        ps_stream_cancel(queued);
+        ps_stream_cancel(prompt);
+        while (ps_stream_next(prompt, &t, &err) == 1)
+            ;
+        ps_stream_info(prompt, &info);
+        assert_int_equal(info.end, PS_END_CANCEL);
+        if (rep % 2)
+            ps_stream_close(queued); /* abandoned without a look */
+        else
+            drain(queued, &info);
+        ps_stream_close(prompt);
+        assert_true(drain(kept, NULL) == want);
+    }
+    struct ps_stats st;
+    for (u32 i = 0; i < 200; i++) { /* slots and queue are empty again */
+        ps_engine_stats(e, &st);
+        if (!st.n_active && !st.n_queued)
+            break;
+        usleep(1000);
+    }
+    assert_int_equal(st.n_active, 0);
+    assert_int_equal(st.n_queued, 0);
+    assert_int_equal(kv_free_slots(e->kv), 2);
+    ps_engine_close(e);
+}
+
+static void deadlines_end_streams(void **state)
+{
+    (void)state;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 1});
+    u32 ids[8];
+    struct ps_error err;
+    struct ps_token t;
+    struct ps_stream_info info;
+    make_ids(ids, 8, 3);
+    struct ps_request r = {.ids = ids, .n_ids = 8, .ignore_end = true, .deadline_s = 0.05};
+    struct ps_stream *s = ps_stream_open(e, &r, &err);
+    assert_non_null(s);
+    while (ps_stream_next(s, &t, &err) == 1)
+        ;
+    ps_stream_info(s, &info);
+    assert_int_equal(info.end, PS_END_DEADLINE);
+    ps_stream_close(s);
+    ps_engine_close(e);
+}
+
+static void seeds_choose_alike_in_company(void **state)
+{
+    (void)state;
+    struct ps_sampling hot = {.temperature = 1.0f, .top_k = 50, .top_p = 0.95f, .repeat_penalty = 1.1f};
+    u32 ids[20];
+    u64 want[6];
+    make_ids(ids, 20, 9);
+    for (u32 i = 0; i < 6; i++) {
+        struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 1});
+        hot.seed = i;
+        want[i] = drain(start_ids(e, ids, 20, 30, hot), NULL);
+        assert_true(i == 0 || want[i] != want[i - 1]);
+        ps_engine_close(e);
+    }
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 6});
+    struct ps_stream *s[6];
+    for (u32 i = 0; i < 6; i++) {
+        hot.seed = i;
+        s[i] = start_ids(e, ids, 20, 30, hot);
+    }
+    for (u32 i = 0; i < 6; i++)
+        assert_true(drain(s[i], NULL) == want[i]);
+    ps_engine_close(e);
+}
+
+/* Engines close under running streams' owners only after those let go: here they let go by cancelling. */
+static void closing_cancels(void **state)
+{
+    (void)state;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 2});
+    struct ps_stream *s[5];
+    for (u32 i = 0; i < 5; i++)
+        s[i] = start(e, i, 50, 200);
+    for (u32 i = 0; i < 5; i++)
+        ps_stream_close(s[i]);
+    ps_engine_close(e);
+}
+
+static void bad_options_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        struct ps_engine_options o;
+        const char *says;
+    } CASES[] = {
+        {{.n_ctx = 5000}, "4096"},          {{.n_slots = 5000}, "--slots"}, {{.isa = "abacus"}, "abacus"},
+        {{.device = "tpu"}, "tpu"},         {{.kv = "q3"}, "--kv"},         {{.n_threads = 100000}, "threads"},
+        {{.chunk = 1000000}, "chunk"},
+    };
+    for (u32 i = 0; i < COUNT(CASES); i++) {
+        struct ps_error err;
+        assert_null(ps_engine_open(model, &CASES[i].o, &err));
+        if (!strstr(err.text, CASES[i].says))
+            fail_msg("\"%s\" does not name %s", err.text, CASES[i].says);
+    }
+}
+
+static int open_model(void **state)
+{
+    (void)state;
+    struct ps_error err;
+    model = ps_model_open("models/plainsong-tiny-q4_0.gguf", &err);
+    return model ? 0 : -1;
+}
+
+static int close_model(void **state)
+{
+    (void)state;
+    ps_model_close(model);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_submission_a_step),
+        cmocka_unit_test(company_changes_no_byte),
+        cmocka_unit_test(kept_and_copied_prefixes_change_no_byte),
+        cmocka_unit_test(q8_keys_change_no_byte_between_companies),
+        cmocka_unit_test(what_cannot_fit_is_refused_with_both_numbers),
+        cmocka_unit_test(a_full_queue_refuses_and_disturbs_nobody),
+        cmocka_unit_test(cancels_end_at_the_next_step_in_every_phase),
+        cmocka_unit_test(deadlines_end_streams),
+        cmocka_unit_test(seeds_choose_alike_in_company),
+        cmocka_unit_test(closing_cancels),
+        cmocka_unit_test(bad_options_are_named),
+    };
+    return cmocka_run_group_tests(tests, open_model, close_model);
+}
