@@ -16,7 +16,7 @@
 #include "model/prompt.h"
 #include "plainsong.h"
 
-enum { N_VOCAB = 4096, STREAMS = 8 };
+enum { N_VOCAB = 4096, STREAMS = 16, TASKS = 120 };
 
 static struct ps_model *model;
 static struct ps_engine *engine;
@@ -153,35 +153,78 @@ static void extra_prompts(void **state)
     assert_true(equal >= 11);
 }
 
-/* ---- tasks: eight streams at a time ---- */
+/* ---- tasks: sixteen streams at a time, and alone ---- */
 
 struct task {
-    const char *answer;
-    bool model_right;
+    json_t *json;
+    const char *name, *answer;
+    bool model_right, right;
+    uint32_t *ids;
+    size_t n_ids;
     struct ps_stream *stream;
+    char text[2048];
 };
 
-static void start_task(struct task *t, json_t *j, const struct prompt *p)
+static struct task task[TASKS];
+
+static void read_task(struct task *t, const struct prompt *p)
 {
     struct err err;
     struct token_ids ids = {0};
-    json_t *tools = json_object_get(j, "tools");
-    char *messages = json_dumps(json_object_get(j, "messages"), 0);
+    json_t *tools = json_object_get(t->json, "tools");
+    char *messages = json_dumps(json_object_get(t->json, "messages"), 0);
     char *tools_text = tools && !json_is_null(tools) ? json_dumps(tools, 0) : NULL;
     if (prompt_build(p, messages, tools_text, NULL, true, &ids, &err))
         fail_msg("%s", err.text);
-    t->answer = json_string_value(json_object_get(j, "answer"));
-    t->model_right = json_is_true(json_object_get(j, "model_q4_0"));
-    t->stream = start(ids.ids, ids.n, 256, false, false);
-    token_ids_free(&ids);
+    t->name = json_string_value(json_object_get(t->json, "task"));
+    t->answer = json_string_value(json_object_get(t->json, "answer"));
+    t->model_right = json_is_true(json_object_get(t->json, "model_q4_0"));
+    t->ids = ids.ids;
+    t->n_ids = ids.n;
     free(messages);
     free(tools_text);
 }
 
-/* Right: the whole answer, then an end mark. */
-static bool task_is_right(struct task *t)
+static int read_tasks(void **state)
 {
-    char text[4096] = "";
+    struct ps_model_info info;
+    struct template *tmpl;
+    struct prompt *p;
+    struct err err;
+    json_error_t je;
+    if (open_all(state))
+        return -1;
+    ps_model_info(model, &info);
+    if (template_open(&tmpl, info.chat_template, info.chat_template_len, info.bos, info.eos, &err) ||
+        prompt_open(&p, model->token, tmpl, &err)) {
+        print_error("%s\n", err.text);
+        return -1;
+    }
+    FILE *f = fopen("tests/oracle/tasks.jsonl", "r");
+    assert_non_null(f);
+    for (int i = 0; i < TASKS; i++) {
+        task[i].json = json_loadf(f, JSON_DISABLE_EOF_CHECK, &je);
+        assert_non_null(task[i].json);
+        read_task(&task[i], p);
+    }
+    fclose(f);
+    prompt_close(p);
+    template_close(tmpl);
+    return 0;
+}
+
+static int free_tasks(void **state)
+{
+    for (int i = 0; i < TASKS; i++) {
+        json_decref(task[i].json);
+        free(task[i].ids);
+    }
+    return close_all(state);
+}
+
+/* Text and verdict: right is the whole answer, then an end mark. */
+static void finish_task(struct task *t)
+{
     size_t at = 0, len;
     struct ps_token tok;
     struct ps_error err;
@@ -189,52 +232,59 @@ static bool task_is_right(struct task *t)
     struct ps_decoder *d = ps_decoder_open(model, true);
     while (ps_stream_next(t->stream, &tok, &err) == 1) {
         const char *piece = ps_decoder_push(d, tok.id, &len);
-        assert_true(at + len < sizeof text);
-        memcpy(text + at, piece, len);
+        assert_true(at + len < sizeof t->text);
+        memcpy(t->text + at, piece, len);
         at += len;
     }
-    text[at] = 0;
+    t->text[at] = 0;
     ps_stream_info(t->stream, &info);
     ps_stream_close(t->stream);
     ps_decoder_close(d);
-    return info.end == PS_END_STOP && !strcmp(text, t->answer);
+    t->right = info.end == PS_END_STOP && !strcmp(t->text, t->answer);
 }
 
 static void tasks(void **state)
 {
     (void)state;
-    struct ps_model_info info;
-    struct template *tmpl;
-    struct prompt *p;
-    struct err err;
-    ps_model_info(model, &info);
-    assert_int_equal(template_open(&tmpl, info.chat_template, info.chat_template_len, info.bos, info.eos, &err), 0);
-    assert_int_equal(prompt_open(&p, model->token, tmpl, &err), 0);
-    FILE *f = fopen("tests/oracle/tasks.jsonl", "r");
-    assert_non_null(f);
-    static struct task t[256];
-    json_t *lines[256];
-    int n = 0, same = 0, right = 0;
-    json_error_t je;
-    while (n < 256 && (lines[n] = json_loadf(f, JSON_DISABLE_EOF_CHECK, &je)))
-        n++;
-    fclose(f);
-    assert_int_equal(n, 120);
-    for (int i = 0; i < n + STREAMS; i++) {
+    int same = 0, right = 0;
+    for (int i = 0; i < TASKS + STREAMS; i++) {
         if (i >= STREAMS) {
-            bool ok = task_is_right(&t[i - STREAMS]);
-            right += ok;
-            same += ok == t[i - STREAMS].model_right;
+            finish_task(&task[i - STREAMS]);
+            right += task[i - STREAMS].right;
+            same += task[i - STREAMS].right == task[i - STREAMS].model_right;
         }
-        if (i < n)
-            start_task(&t[i], lines[i], p);
+        if (i < TASKS)
+            task[i].stream = start(task[i].ids, task[i].n_ids, 256, false, false);
     }
-    print_message("%d right, verdict as the reference's in %d of 120\n", right, same);
-    for (int i = 0; i < n; i++)
-        json_decref(lines[i]);
-    prompt_close(p);
-    template_close(tmpl);
+    print_message("%d right, verdict as the reference's in %d of %d\n", right, same, TASKS);
     assert_true(same >= 118);
+}
+
+/* A leak between streams would show as another's key: each recall task, asked alone, gives the text it gave among
+ * sixteen. */
+static void recall_alone_is_recall_in_company(void **state)
+{
+    (void)state;
+    struct ps_error err;
+    struct ps_engine *sixteen = engine;
+    struct ps_engine_options o = {.n_slots = 1, .n_ctx = 2560};
+    int n = 0;
+    engine = ps_engine_open(model, &o, &err);
+    assert_non_null(engine);
+    for (int i = 0; i < TASKS; i++) {
+        if (strncmp(task[i].name, "recall", 6) && strcmp(task[i].name, "update"))
+            continue;
+        struct task alone = task[i];
+        alone.stream = start(alone.ids, alone.n_ids, 256, false, false);
+        finish_task(&alone);
+        assert_string_equal(alone.text, task[i].text);
+        assert_int_equal(alone.right, task[i].right);
+        n++;
+    }
+    ps_engine_close(engine);
+    engine = sixteen;
+    print_message("%d recall tasks equal\n", n);
+    assert_int_equal(n, 22);
 }
 
 int main(void)
@@ -243,6 +293,7 @@ int main(void)
         cmocka_unit_test(twelve_prompts),
         cmocka_unit_test(extra_prompts),
         cmocka_unit_test(tasks),
+        cmocka_unit_test(recall_alone_is_recall_in_company),
     };
-    return cmocka_run_group_tests(tests, open_all, close_all);
+    return cmocka_run_group_tests(tests, read_tasks, free_tasks);
 }
