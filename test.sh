@@ -1,0 +1,111 @@
+#!/bin/sh
+# All tests. Installs what they need beyond run.sh (as root; else says what is missing), builds with warnings as errors:
+#   release   gcc         every tests/test_*.c, the command line, the layers, the house
+#   asan      gcc, clang  the same programs under AddressSanitizer and UndefinedBehaviorSanitizer, but for
+#                         those that only repeat arithmetic, and a fuzzer's short run
+#   sh test.sh            all
+#   sh test.sh unit       the layers and tests/test_*.c of the release build; installs nothing (make check)
+# A line for each program, a failure's output behind it; the last line is "N passed, N failed". Status 1 when one failed.
+set -u
+cd "$(dirname "$0")" || exit 1
+install_root=.
+what=${1:-all}
+counts=build/test
+failed_early() {
+    echo "$1"
+    echo "0 passed, 1 failed"
+    exit 1
+}
+case $what in
+all | unit) ;;
+*)
+    echo "no such part: $what; expected unit, or nothing for all" >&2
+    exit 2
+    ;;
+esac
+trap 'echo interrupted; exit 130' INT
+begin=$(date +%s)
+
+if [ "$what" = all ]; then
+    . tools/install.sh
+    install_needs test || failed_early "FAIL the tests' needs could not be installed"
+fi
+rm -rf "$counts"
+mkdir -p "$counts" || exit 1
+
+# build LABEL MAKE_ARGS...: one case, counted like a program's.
+build() {
+    label=$1
+    shift
+    start=$(date +%s)
+    if make -s -j2 WERROR=1 "$@" >"$counts/$label.log" 2>&1 </dev/null; then
+        echo "1 0" >"$counts/$label.count"
+        printf '%-4s %-34s %4d passed  %d s\n' ok "$label" 1 $(($(date +%s) - start))
+    else
+        echo "0 1" >"$counts/$label.count"
+        printf '%-4s %-34s    0 passed, 1 failed  %d s\n' FAIL "$label" $(($(date +%s) - start))
+        grep -E 'error|warning' "$counts/$label.log" | head -n 20 | cut -c 1-300 | sed 's/^/     /'
+        tail -n 20 "$counts/$label.log" | cut -c 1-300 | sed 's/^/     | /'
+        return 1
+    fi
+}
+
+# Lines "LABEL COMMAND..." on stdin, two at a time: most programs use one core, some wait.
+programs() {
+    sed "s|^|$counts |" | xargs -P 2 -L 1 sh tools/program.sh
+}
+
+unit_tests=$(for c in tests/test_*.c; do t=${c#tests/}; echo "${t%.c}"; done)
+
+# The longest first.
+release_programs() {
+    for test in $unit_tests; do
+        case $test in
+        test_template | test_oracle) echo "$test build/release/tests/$test" ;;
+        esac
+    done
+    if [ "$what" = all ]; then
+        [ -f tests/synthetic.sh ] && echo "synthetic sh tests/synthetic.sh build/release/plainsong"
+        echo "cli sh tests/cli/run.sh build/release/plainsong"
+        echo "house sh tests/house.sh"
+    fi
+    echo "layers sh tools/layers.sh build/release"
+    for test in $unit_tests; do
+        case $test in
+        test_template | test_oracle) ;;
+        *) echo "$test build/release/tests/$test" ;;
+        esac
+    done
+}
+
+# What is left out under the sanitizers is said at the end.
+too_long="test_oracle test_golden"
+sanitized_programs() { # SUFFIX of the folder: "" or -clang
+    for test in $unit_tests; do
+        case " $too_long " in
+        *" $test "*) ;;
+        *) echo "asan$1-$test build/asan$1/tests/$test" ;;
+        esac
+    done
+    echo "asan$1-plainsong sh tests/sanitized.sh build/asan$1/plainsong build/release/plainsong"
+}
+
+build release CC=gcc all tests && release_programs | programs
+if [ "$what" = all ]; then
+    UBSAN_OPTIONS=print_stacktrace=1
+    export UBSAN_OPTIONS
+    made=
+    build asan CC=gcc CONFIG=asan all tests && made="$made gcc"
+    build asan-clang CC=clang CONFIG=asan all tests && made="$made clang"
+    for by in $made; do
+        case $by in
+        gcc) sanitized_programs "" ;;
+        clang) sanitized_programs -clang && echo "fuzz_gguf sh tests/fuzz/run.sh" ;;
+        esac
+    done | programs
+    echo "     not under the sanitizers: $too_long: minutes of arithmetic that test_kernel covers operation by operation"
+fi
+
+echo "$(($(date +%s) - begin)) s"
+awk '{ passed += $1; failed += $2 } END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 || !passed }' \
+    "$counts"/*.count
