@@ -41,6 +41,7 @@ $(B)/%.o: src/%.c Makefile
 	$(CC) $(CFLAGS_ALL) $(OPT) $(FLAGS_$(*D)) $(CFLAGS) -MMD -MP -c $< -o $@
 
 # With the sanitizers -O3 takes ten times as long to compile as -O1 and finds no more.
+$(B)/kernel/avx512vnni.o: FLAGS_kernel := -O3 -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
 O3 := $(if $(filter release,$(CONFIG)),-O3)
 FLAGS_kernel := $(O3)
 $(B)/kernel/avx512vnni.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512

@@ -33,6 +33,11 @@ static bool runs_avx512(void)
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
 }
+
+static bool runs_avx512vnni(void)
+{
+    return runs_avx512() && __builtin_cpu_supports("avx512vnni");
+}
 #endif
 
 static const struct choice CHOICES[] = {
@@ -40,6 +45,7 @@ static const struct choice CHOICES[] = {
 #if defined(__x86_64__)
     {&kernels_avx2, runs_avx2},
     {&kernels_avx512, runs_avx512},
+    {&kernels_avx512vnni, runs_avx512vnni},
 #endif
 };
 

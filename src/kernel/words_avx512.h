@@ -1,0 +1,156 @@
+/* The words that vector bodies are written in, for AVX-512 (F, BW, DQ, VL): a register is 16 outputs, a whole panel.
+ * words_avx2.h has the same names for 8. Every word is one operation of rule 10, lane by lane. */
+#ifndef PS_WORDS_AVX512_H
+#define PS_WORDS_AVX512_H
+
+#include "kernel/words.h"
+
+enum {
+    LANES = 16,
+    STRIPS = 2 /* registers of outputs that share a broadcast activation in a tall tile: 2 x 8 of weights fit in 32 */
+};
+
+typedef __m512 vf;
+typedef __m512i vi;
+
+WORD vf vf_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+
+WORD vf vf_set(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+WORD vf vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
+WORD void vf_store(float *p, vf x)
+{
+    _mm512_storeu_ps(p, x);
+}
+
+WORD vf vf_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+
+WORD vf vf_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+
+/* a * b + c, rounded once. */
+WORD vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+/* c - a * b, rounded once: fma(-a, b, c). */
+WORD vf vf_fnma(vf a, vf b, vf c)
+{
+    return _mm512_fnmadd_ps(a, b, c);
+}
+
+WORD vf vf_ints(vi x)
+{
+    return _mm512_cvtepi32_ps(x);
+}
+
+/* LANES halves, denormals included (no DAZ: the program never sets it). */
+WORD vf vf_halves(const void *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256(p));
+}
+
+WORD vf vf_bf16s(const void *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
+}
+
+/* LANES bytes as numbers. */
+WORD vf vf_u8s(const u8 *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p)));
+}
+
+WORD vf vf_i8s(const u8 *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
+}
+
+WORD vi vi_zero(void)
+{
+    return _mm512_setzero_si512();
+}
+
+WORD vi vi_load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+WORD vi vi_set(i32 x)
+{
+    return _mm512_set1_epi32(x);
+}
+
+WORD vi vi_set8(i32 x)
+{
+    return _mm512_set1_epi8((char)x);
+}
+
+WORD vi vi_and(vi a, vi b)
+{
+    return _mm512_and_si512(a, b);
+}
+
+WORD vi vi_or(vi a, vi b)
+{
+    return _mm512_or_si512(a, b);
+}
+
+WORD vi vi_xor(vi a, vi b)
+{
+    return _mm512_xor_si512(a, b);
+}
+
+WORD vi vi_add32(vi a, vi b)
+{
+    return _mm512_add_epi32(a, b);
+}
+
+WORD vi vi_add16(vi a, vi b)
+{
+    return _mm512_add_epi16(a, b);
+}
+
+/* Shifts of 16-bit lanes: bits that cross a byte are masked off by the caller. */
+#define vi_shl(x, n) _mm512_slli_epi16(x, n)
+#define vi_shr(x, n) _mm512_srli_epi16(x, n)
+#define vi_shl32(x, n) _mm512_slli_epi32(x, n)
+
+/* Pairs of unsigned a times signed b, added: 16 bits, saturating. */
+WORD vi vi_maddubs(vi a, vi b)
+{
+    return _mm512_maddubs_epi16(a, b);
+}
+
+/* Pairs of 16-bit products, added: 32 bits. */
+WORD vi vi_madd16(vi a, vi b)
+{
+    return _mm512_madd_epi16(a, b);
+}
+
+/* Byte j of lane r: 16 where bit (4 * odd + j) of byte `byte` of lane r of x is set, else 0. */
+WORD vi vi_spread_bits(vi x, u32 byte, u32 odd)
+{
+    vi at = _mm512_add_epi8(_mm512_set1_epi32((i32)(byte * 0x01010101u)),
+                            _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C)));
+    vi bit = vi_set(odd ? (i32)0x80402010u : 0x08040201);
+    return _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(_mm512_shuffle_epi8(x, at), bit), vi_set8(16));
+}
+
+#endif
