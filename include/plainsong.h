@@ -96,7 +96,7 @@ PS_API void ps_engine_close(struct ps_engine *e); /* cancels what runs */
 struct ps_stats { /* counted since open */
     uint64_t steps, submissions, waits, rows, prompt_rows, logit_rows, expert_groups;
     uint64_t bytes_read;       /* weights and kv, by the plan's count */
-    double setup_s, submit_s, wait_s, tail_s;
+    double setup_s, submit_s, wait_s, tail_s; /* their sum is the wall time of all steps */
     uint32_t n_slots, n_ctx, n_threads;
     uint64_t setups, copied;   /* steps prepared anew; positions copied from another slot's prefix */
     uint64_t weight_bytes, kv_bytes, scratch_bytes, setup_bytes;
@@ -136,6 +136,8 @@ struct ps_request {
     bool want_logits;          /* ps_token.logits is filled: for verify */
     uint64_t domain;           /* kept prefixes are reused among requests of one domain only */
     double deadline_s;         /* seconds from now after which the stream ends with PS_END_DEADLINE; 0: none */
+    const uint32_t *forced;    /* NULL, or max_tokens ids, copied: the answer is these, whatever the logits say; logits
+                                * are made and sampled all the same, and no id ends the stream. For measuring */
 };
 
 enum ps_end { PS_END_NONE = 0, PS_END_STOP, PS_END_LENGTH, PS_END_CANCEL, PS_END_DEADLINE, PS_END_ERROR };
@@ -144,6 +146,7 @@ struct ps_token {
     uint32_t id;
     uint32_t batch_rows;       /* rows of the step that made it */
     const float *logits;       /* (n_vocab) when asked for; valid until the next call on this stream */
+    double time;               /* when it was made, in seconds of CLOCK_MONOTONIC */
 };
 
 /* Queues the request. What can never fit is refused here with both numbers. */

@@ -305,6 +305,47 @@ static void seeds_choose_alike_in_company(void **state)
 }
 
 /* Engines close under running streams' owners only after those let go: here they let go by cancelling. */
+/* Forced ids are handed out as they are, end tokens among them; the logits are those of the same text read as a
+ * prompt; times never run backwards. */
+static void forced_tokens_are_the_answer(void **state)
+{
+    (void)state;
+    enum { PROMPT = 20, N = 30 };
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 2});
+    struct ps_error err;
+    struct ps_token t;
+    u32 ids[PROMPT + N], end = 0;
+    double before = 0;
+    make_ids(ids, PROMPT + N, 77);
+    while (!ps_is_end(model, end))
+        end++;
+    ids[PROMPT + 3] = end;
+    struct ps_request r = {.ids = ids, .n_ids = PROMPT, .max_tokens = N, .forced = ids + PROMPT, .domain = 1};
+    struct ps_stream *s = ps_stream_open(e, &r, &err);
+    assert_non_null(s);
+    for (u32 i = 0; i < N; i++) {
+        assert_int_equal(ps_stream_next(s, &t, &err), 1);
+        assert_int_equal(t.id, ids[PROMPT + i]);
+        assert_true(t.time >= before);
+        before = t.time;
+    }
+    assert_int_equal(ps_stream_next(s, &t, &err), 0);
+    struct ps_stream_info forced, read;
+    ps_stream_info(s, &forced);
+    ps_stream_close(s);
+    assert_int_equal(forced.end, PS_END_LENGTH);
+    drain(start_ids(e, ids, PROMPT + N - 1, 1, (struct ps_sampling){0}), &read);
+    assert_true(forced.logits_hash == read.logits_hash);
+
+    ids[PROMPT + 5] = 4096;
+    assert_null(ps_stream_open(e, &r, &err));
+    assert_non_null(strstr(err.text, "forced token 5"));
+    r.max_tokens = 0;
+    assert_null(ps_stream_open(e, &r, &err));
+    assert_non_null(strstr(err.text, "max_tokens"));
+    ps_engine_close(e);
+}
+
 static void closing_cancels(void **state)
 {
     (void)state;
@@ -363,6 +404,7 @@ int main(void)
         cmocka_unit_test(cancels_end_at_the_next_step_in_every_phase),
         cmocka_unit_test(deadlines_end_streams),
         cmocka_unit_test(seeds_choose_alike_in_company),
+        cmocka_unit_test(forced_tokens_are_the_answer),
         cmocka_unit_test(closing_cancels),
         cmocka_unit_test(bad_options_are_named),
     };

@@ -264,7 +264,8 @@ static int cpu_step(struct device *d, const struct row *rows, u32 n_rows, struct
     if (!ready || d->opts.no_setup_cache)
         cpu_prepare(c, setup);
     setup->used = ++d->stats.steps;
-    d->stats.setup_s += time_now() - t0;
+    double t1 = time_now(), waited = d->stats.wait_s;
+    d->stats.setup_s += t1 - t0;
     for (u32 i = 0; i < p->n_ops; i++) {
         const struct plan_op *op = &p->ops[i];
         cpu_run_op(c, op, &setup->cuts[i]);
@@ -276,6 +277,7 @@ static int cpu_step(struct device *d, const struct row *rows, u32 n_rows, struct
     d->stats.waits++;
     d->stats.rows += n_rows;
     d->stats.logit_rows += c->n_logits;
+    d->stats.submit_s += time_now() - t1 - (d->stats.wait_s - waited); /* all that is not inside a loop */
     return 0;
 }
 

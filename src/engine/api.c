@@ -334,7 +334,7 @@ void ps_engine_stats(struct ps_engine *e, struct ps_stats *s)
         .setup_s = d->setup_s,
         .submit_s = d->submit_s,
         .wait_s = d->wait_s,
-        .tail_s = e->sample_s,
+        .tail_s = e->tail_s,
         .n_slots = e->n_slots,
         .n_ctx = e->n_ctx,
         .n_threads = d->n_threads,

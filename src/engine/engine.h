@@ -14,6 +14,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct made { /* how a token came about */
+    double time;
+    u32 batch_rows; /* of its step */
+};
+
 enum phase { PHASE_QUEUED, PHASE_PROMPT, PHASE_DECODE, PHASE_DONE };
 
 struct ps_stream {
@@ -23,6 +28,7 @@ struct ps_stream {
     u32 *ids;                   /* prompt, then what was generated; room for n_prompt + max_tokens */
     u32 n_prompt, max_tokens;
     bool ignore_end;
+    bool forced;                /* the answer's ids stand in ids already */
     u64 domain;
     double deadline;            /* on time_now's clock; 0: none */
     float *logits;              /* (max_tokens, n_vocab), or NULL */
@@ -37,7 +43,7 @@ struct ps_stream {
     enum phase phase;
     enum ps_end end;
     u32 n_generated, n_read, n_cached, end_id;
-    u32 *batch;                 /* [max_tokens] rows of the step that made each token */
+    struct made *made;          /* [max_tokens] of each token */
     u64 logits_hash;
     struct err error;
     pthread_cond_t changed;
@@ -67,7 +73,7 @@ struct ps_engine {
     u32 n_queued, n_active;
     bool quit;
     u64 steps, prompt_rows;     /* counted by the scheduler */
-    double sample_s;
+    double tail_s;              /* of all steps: what the device did not take */
     struct device_stats stats;  /* copied after each step */
     char kv_name[8];
 };

@@ -194,7 +194,8 @@ static bool is_end(const struct ps_engine *e, u32 id)
     return false;
 }
 
-/* Chooses the stream's next token from its logits. Without the lock: only the scheduler writes these. */
+/* Chooses the stream's next token from its logits, or takes the one that was given. Without the lock: only the
+ * scheduler writes these. */
 static i32 choose(struct ps_engine *e, struct ps_stream *s, const float *logits, u64 *hash, struct err *err)
 {
     i32 id = sampler_choose(s->sampler, logits, known(s), NULL, err);
@@ -203,6 +204,8 @@ static i32 choose(struct ps_engine *e, struct ps_stream *s, const float *logits,
     *hash = hash_logits(logits, e->plan.hp.n_vocab);
     if (s->logits)
         memcpy(s->logits + (u64)s->n_generated * e->plan.hp.n_vocab, logits, e->plan.hp.n_vocab * sizeof *logits);
+    if (s->forced)
+        id = (i32)s->ids[known(s)];
     sampler_see(s->sampler, (u32)id);
     return id;
 }
@@ -210,8 +213,9 @@ static i32 choose(struct ps_engine *e, struct ps_stream *s, const float *logits,
 /* Hands the token out, and ends the stream where it ends. Under the lock. */
 static void deliver(struct ps_engine *e, struct ps_stream *s, u32 id, u64 hash, u32 batch)
 {
+    double now = time_now();
     if (s->n_generated == 0)
-        s->first = time_now();
+        s->first = now;
     s->logits_hash = hash;
     s->phase = PHASE_DECODE;
     if (!s->ignore_end && is_end(e, id)) {
@@ -220,7 +224,7 @@ static void deliver(struct ps_engine *e, struct ps_stream *s, u32 id, u64 hash, 
         return;
     }
     s->ids[known(s)] = id;
-    s->batch[s->n_generated++] = batch;
+    s->made[s->n_generated++] = (struct made){now, batch};
     if (s->n_generated == s->max_tokens)
         finish(e, s, PS_END_LENGTH);
     pthread_cond_broadcast(&s->changed);
@@ -235,13 +239,11 @@ static void take_results(struct ps_engine *e, u32 n_streams, u32 n_rows, bool ok
         i32 id = -1;
         u64 hash = 0;
         bool failed = !ok, logits = ok && s->n_run + s->step_rows == known(s);
-        double t0 = time_now();
         if (logits) {
             id = choose(e, s, device_logits(e->device, s->step_row), &hash, &err);
             failed = id < 0;
         }
         pthread_mutex_lock(&e->lock);
-        e->sample_s += time_now() - t0;
         if (ok) {
             kv_append(e->kv, (u32)s->slot, s->ids + s->n_run, s->step_rows);
             s->n_run += s->step_rows;
@@ -258,8 +260,9 @@ static void take_results(struct ps_engine *e, u32 n_streams, u32 n_rows, bool ok
     }
 }
 
-/* One submission for all active streams, or for one. Called and returns with the lock held. */
-static void run_step(struct ps_engine *e, struct ps_stream *only)
+/* One submission for all active streams, or for one. *since: when what comes before it began; becomes its end. Called
+ * and returns with the lock held. */
+static void run_step(struct ps_engine *e, struct ps_stream *only, double *since)
 {
     struct err err = {""};
     struct step t;
@@ -269,31 +272,37 @@ static void run_step(struct ps_engine *e, struct ps_stream *only)
     pthread_mutex_unlock(&e->lock);
     double t0 = time_now();
     bool ok = device_step(e->device, e->rows, n_rows, &err) == 0;
-    pace_note(&e->pace, t.n_decode, t.n_prompt, time_now() - t0);
+    double device_s = time_now() - t0;
+    pace_note(&e->pace, t.n_decode, t.n_prompt, device_s);
     take_results(e, t.n_streams, n_rows, ok, &err);
     pthread_mutex_lock(&e->lock);
     e->steps++;
     device_stats(e->device, &e->stats);
+    double now = time_now();
+    e->tail_s += now - *since - device_s;
+    *since = now;
 }
 
 void *sched_main(void *engine)
 {
     struct ps_engine *e = engine;
     pthread_mutex_lock(&e->lock);
+    double since = time_now();
     while (!e->quit) {
         expire(e);
         admit(e);
         seed(e);
         if (!e->active) {
             pthread_cond_wait(&e->work, &e->lock);
+            since = time_now();
             continue;
         }
         if (e->serialize) {
             for (struct ps_stream *s = e->active; s; s = s->next)
                 if (s->phase != PHASE_DONE)
-                    run_step(e, s);
+                    run_step(e, s, &since);
         } else {
-            run_step(e, NULL);
+            run_step(e, NULL, &since);
         }
         sweep(e);
     }

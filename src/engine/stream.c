@@ -11,7 +11,7 @@ void stream_free(struct ps_stream *s)
     sampler_close(s->sampler);
     pthread_cond_destroy(&s->changed);
     free(s->ids);
-    free(s->batch);
+    free(s->made);
     free(s->logits);
     free(s);
 }
@@ -38,6 +38,11 @@ static int check(const struct ps_engine *e, const struct ps_request *r, u32 *max
     for (size_t i = 0; i < r->n_ids; i++)
         if (r->ids[i] >= e->plan.hp.n_vocab)
             return err_set(err, "prompt token %zu is %u: expected less than %u", i, r->ids[i], e->plan.hp.n_vocab);
+    if (r->forced && !r->max_tokens)
+        return err_set(err, "forced tokens without a number: expected max_tokens of them");
+    for (u32 i = 0; r->forced && i < *max_tokens; i++)
+        if (r->forced[i] >= e->plan.hp.n_vocab)
+            return err_set(err, "forced token %u is %u: expected less than %u", i, r->forced[i], e->plan.hp.n_vocab);
     return 0;
 }
 
@@ -47,17 +52,20 @@ static int fill(struct ps_stream *s, const struct ps_request *r, u32 max_tokens,
     u32 n_vocab = e->plan.hp.n_vocab;
     s->n_prompt = (u32)r->n_ids;
     s->max_tokens = max_tokens;
-    s->ignore_end = r->ignore_end;
+    s->forced = r->forced != NULL;
+    s->ignore_end = r->ignore_end || s->forced;
     s->opened = time_now();
     s->deadline = r->deadline_s > 0 ? s->opened + r->deadline_s : 0;
     s->slot = s->copy_from = -1;
     s->domain = r->domain;
     s->ids = mem_array((u64)s->n_prompt + max_tokens, sizeof *s->ids);
-    s->batch = mem_array(max_tokens, sizeof *s->batch);
+    s->made = mem_array(max_tokens, sizeof *s->made);
     s->logits = r->want_logits ? mem_array((u64)max_tokens * n_vocab, sizeof *s->logits) : NULL;
-    if (!s->ids || !s->batch || (r->want_logits && !s->logits))
+    if (!s->ids || !s->made || (r->want_logits && !s->logits))
         return err_set(err, "out of memory: a stream of %u + %u tokens", s->n_prompt, max_tokens);
     memcpy(s->ids, r->ids, r->n_ids * sizeof *r->ids);
+    if (r->forced)
+        memcpy(s->ids + s->n_prompt, r->forced, max_tokens * sizeof *r->forced);
     if (sampler_open(&s->sampler, &r->sampling, r->choice, n_vocab, err))
         return -1;
     for (u32 i = 0; i < s->n_prompt; i++)
@@ -108,8 +116,9 @@ int ps_stream_next(struct ps_stream *s, struct ps_token *t, struct ps_error *err
         pthread_cond_wait(&s->changed, &e->lock);
     if (s->n_read < s->n_generated) {
         u32 i = s->n_read++;
-        *t = (struct ps_token){.id = s->ids[s->n_prompt + i], .batch_rows = s->batch[i],
-                               .logits = s->logits ? s->logits + (u64)i * e->plan.hp.n_vocab : NULL};
+        *t = (struct ps_token){.id = s->ids[s->n_prompt + i], .batch_rows = s->made[i].batch_rows,
+                               .logits = s->logits ? s->logits + (u64)i * e->plan.hp.n_vocab : NULL,
+                               .time = s->made[i].time};
         result = 1;
     } else if (s->end == PS_END_ERROR) {
         *as_err(error) = s->error;
