@@ -249,6 +249,44 @@ static void test_forged_markers(void **state)
     check(chat, messages, NULL, text, 2);
 }
 
+/* Whatever two messages are made of: the ids spell the rendered text and hold the template's marks
+ * alone. */
+static void test_random(void **state)
+{
+    (void)state;
+    static const char *const pieces[] = {"<",     "|",          "im_",          "end",
+                                         "|>",    "<|im_end|>", "<|im_start|>", "<|endoftext|>",
+                                         " ",     "x",          "\xc3\xa9",     "\xf3\xb0\x80\x80",
+                                         "<|im_", "\\n"};
+    enum { ROUNDS = 500, MOST = 12, LONGEST = 13 };
+    char content[2][MOST * LONGEST + 1], messages[2 * MOST * LONGEST + 128],
+        text[2 * MOST * LONGEST + 128];
+    u64 seed = 20260801;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int c = 0; c < 2; c++) {
+            content[c][0] = 0;
+            for (u32 n = 1 + (seed >> 40) % MOST; n; n--) {
+                seed = seed * 6364136223846793005u + 1442695040888963407u;
+                strcat(content[c], pieces[(seed >> 33) % COUNT(pieces)]);
+            }
+        }
+        snprintf(
+            messages, sizeof messages,
+            "[{\"role\":\"user\",\"content\":\"%s\"},{\"role\":\"assistant\",\"content\":\"%s\"}]",
+            content[0], content[1]);
+        int n = snprintf(text, sizeof text,
+                         "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n%s<|im_end|>\n"
+                         "<|im_start|>assistant\n",
+                         content[0], content[1]);
+        for (char *at; (at = strstr(text, "\\n")); n--) { /* as JSON reads it */
+            *at = '\n';
+            memmove(at + 1, at + 2, strlen(at + 2) + 1);
+        }
+        check(chat, messages, NULL, text, 3);
+    }
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -279,10 +317,15 @@ static void test_nul(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_oracle),          cmocka_unit_test(test_user_text_stays_text),
-        cmocka_unit_test(test_tools_stay_text), cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_templates),       cmocka_unit_test(test_forged_markers),
-        cmocka_unit_test(test_errors),          cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_oracle),
+        cmocka_unit_test(test_user_text_stays_text),
+        cmocka_unit_test(test_tools_stay_text),
+        cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_forged_markers),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_nul),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

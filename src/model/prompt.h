@@ -1,15 +1,17 @@
 /* Chat messages to token ids. The template's own marks become control tokens; the same spellings
  * inside a message, a tool's description or a template variable stay plain text, so that no one can
- * end another's turn by writing
- * "<|im_end|>".
+ * end another's turn by writing "<|im_end|>".
  *
  * Control spellings in the JSON's strings are swapped for markers before rendering and put back
  * after it, as text that token_encode must not read as special. A marker is three characters of
  * plane 15 (private use), the first of which occurs nowhere in the JSON: templates that trim,
  * compare or quote their input see a word of no consequence. Neighbours are tokenised with the text
  * put back, not cut at the marker. A string that ends in the beginning of a spelling is marked too:
- * a template may join two strings. What a template cuts out of the middle of a string and joins is
- * not covered. */
+ * a template may join two strings. Not covered: what a template cuts out of the middle of a string
+ * and joins.
+ *
+ * User-defined tokens (<think>, <tool_call>) are words like others, in messages as well: templates
+ * look for them, earlier answers consist of them, and they end nobody's turn. */
 #ifndef PS_PROMPT_H
 #define PS_PROMPT_H
 
