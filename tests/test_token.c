@@ -1,5 +1,6 @@
-/* The tokenizer against Hugging Face's: the shipped model's 300 strings, and (tests/oracle/pre/) small vocabularies
- * with random strings for each pre-tokenizer. tests/diff-tokenizers/run.sh made the latter and compares many more. */
+/* The tokenizer against Hugging Face's: the shipped model's 300 strings, and (tests/oracle/pre/)
+ * small vocabularies with random strings for each pre-tokenizer. tests/diff-tokenizers/run.sh made
+ * the latter and compares many more. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "model/token.h"
 
@@ -22,7 +24,8 @@ static int open_tiny(void **state)
     (void)state;
     struct err err = {""};
     u32 n_vocab = 4096;
-    if (gguf_open(&tiny_file, "models/plainsong-tiny-q4_0.gguf", &err) || token_open(&tiny, &tiny_file, n_vocab, &err)) {
+    if (gguf_open(&tiny_file, "models/plainsong-tiny-q4_0.gguf", &err) ||
+        token_open(&tiny, &tiny_file, n_vocab, &err)) {
         fprintf(stderr, "%s\n", err.text);
         return -1;
     }
@@ -38,7 +41,8 @@ static int close_tiny(void **state)
 }
 
 /* The whole text of ids; released with free(). */
-static char *decode(const struct token_model *t, const u32 *ids, size_t n, bool keep_special, size_t *len)
+static char *decode(const struct token_model *t, const u32 *ids, size_t n, bool keep_special,
+                    size_t *len)
 {
     size_t room = 3 * (token_max_bytes(t) + 4), cap = room * (n + 1), w = 0;
     char *text = malloc(cap);
@@ -57,7 +61,8 @@ static bool same_as(const struct token_model *t, json_t *line, const char *what,
            *decoded = json_object_get(line, "decoded");
     struct token_ids got = {0};
     struct err err = {""};
-    bool same = !token_encode(t, json_string_value(text), json_string_length(text), TOKEN_PARSE_SPECIAL, &got, &err) &&
+    bool same = !token_encode(t, json_string_value(text), json_string_length(text),
+                              TOKEN_PARSE_SPECIAL, &got, &err) &&
                 got.n == json_array_size(ids);
     for (size_t i = 0; same && i < got.n; i++)
         same = got.ids[i] == (u32)json_integer_value(json_array_get(ids, i));
@@ -84,7 +89,8 @@ static void oracle_300(void **state)
     FILE *f = fopen("tests/oracle/tokenizer.jsonl", "r");
     assert_non_null(f);
     size_t n = 0, differ = 0;
-    for (json_t *line; (line = json_loadf(f, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, NULL)); json_decref(line))
+    for (json_t *line; (line = json_loadf(f, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, NULL));
+         json_decref(line))
         differ += !same_as(tiny, line, "tokenizer.jsonl", ++n);
     fclose(f);
     assert_int_equal(n, 300);
@@ -131,8 +137,9 @@ static void put_key(struct bytes *b, const char *key, u32 type)
     put_u32(b, type);
 }
 
-/* The metadata as JSON: {"field": value}, each field below tokenizer.ggml. unless it has a dot. Integers become u32
- * (i32 when negative), arrays are of strings, integers (i32) or reals (f32); null leaves the field out. */
+/* The metadata as JSON: {"field": value}, each field below tokenizer.ggml. unless it has a dot.
+ * Integers become u32 (i32 when negative), arrays are of strings, integers (i32) or reals (f32);
+ * null leaves the field out. */
 static struct bytes gguf_of(const json_t *meta)
 {
     struct bytes b = {0};
@@ -161,7 +168,9 @@ static struct bytes gguf_of(const json_t *meta)
             json_t *first = json_array_get(v, 0), *item;
             size_t i;
             put_key(&b, key, GGUF_ARRAY);
-            put_u32(&b, !first || json_is_string(first) ? GGUF_STRING : json_is_integer(first) ? GGUF_I32 : GGUF_F32);
+            put_u32(&b, !first || json_is_string(first) ? GGUF_STRING
+                        : json_is_integer(first)        ? GGUF_I32
+                                                        : GGUF_F32);
             put_u64(&b, json_array_size(v));
             json_array_foreach(v, i, item)
             {
@@ -202,7 +211,8 @@ static void unmake(struct made *m)
 
 /* ---- fixtures ---- */
 
-/* A fixture as *file and its metadata for gguf_of; NULL when it cannot be read. Scores become f32 all. */
+/* A fixture as *file and its metadata for gguf_of; NULL when it cannot be read. Scores become f32
+ * all. */
 static json_t *fixture_load(const char *path, json_t **file)
 {
     json_error_t where;
@@ -248,9 +258,9 @@ static int compare_file(const char *path, size_t *n_cases)
     cases = json_object_get(file, "cases");
     if (make(&m, meta, (u32)json_array_size(json_object_get(file, "tokens")))) {
         differ = 0;
-        json_array_foreach(cases, i, line)
-            differ += !same_as(m.t, line, path, i + 1);
-        printf("%s: %zu strings, %d differ\n", json_string_value(json_object_get(file, "pre")), json_array_size(cases), differ);
+        json_array_foreach(cases, i, line) differ += !same_as(m.t, line, path, i + 1);
+        printf("%s: %zu strings, %d differ\n", json_string_value(json_object_get(file, "pre")),
+               json_array_size(cases), differ);
     } else {
         fprintf(stderr, "%s\n", m.err.text);
     }
@@ -264,7 +274,8 @@ static int compare_file(const char *path, size_t *n_cases)
 static void fixtures(void **state)
 {
     (void)state;
-    static const char *const names[] = {"qwen2", "llama-bpe", "gpt-4o", "olmo", "gpt-2", "default", "spm"};
+    static const char *const names[] = {"qwen2", "llama-bpe", "gpt-4o", "olmo",
+                                        "gpt-2", "default",   "spm"};
     for (size_t i = 0; i < COUNT(names); i++) {
         char path[100];
         size_t n;
@@ -318,11 +329,13 @@ static void user_text_is_only_text(void **state)
     token_ids_free(&ids);
 }
 
-/* Spellings of every added token, whole and after a change that NFC or merging could undo, in all vocabularies. */
+/* Spellings of every added token, whole and after a change that NFC or merging could undo, in all
+ * vocabularies. */
 static void no_text_is_control(void **state)
 {
     (void)state;
-    static const char *const names[] = {"qwen2", "llama-bpe", "gpt-4o", "olmo", "gpt-2", "default", "spm"};
+    static const char *const names[] = {"qwen2", "llama-bpe", "gpt-4o", "olmo",
+                                        "gpt-2", "default",   "spm"};
     for (size_t k = 0; k < COUNT(names); k++) {
         json_t *file, *meta = fixture_meta(names[k], &file), *line;
         struct made m;
@@ -332,11 +345,16 @@ static void no_text_is_control(void **state)
         {
             struct token_ids ids = {0};
             json_t *text = json_object_get(line, "text");
-            assert_int_equal(token_encode(m.t, json_string_value(text), json_string_length(text), 0, &ids, &m.err), 0);
+            assert_int_equal(token_encode(m.t, json_string_value(text), json_string_length(text), 0,
+                                          &ids, &m.err),
+                             0);
             for (size_t j = 0; j < ids.n; j++) {
-                i64 type = json_integer_value(json_array_get(json_object_get(file, "types"), ids.ids[j]));
-                const char *spelled = json_string_value(json_array_get(json_object_get(file, "tokens"), ids.ids[j]));
-                assert_true(type == 1 || type == 6 || (type == 4 && strspn(spelled, " ") == strlen(spelled)));
+                i64 type =
+                    json_integer_value(json_array_get(json_object_get(file, "types"), ids.ids[j]));
+                const char *spelled =
+                    json_string_value(json_array_get(json_object_get(file, "tokens"), ids.ids[j]));
+                assert_true(type == 1 || type == 6 ||
+                            (type == 4 && strspn(spelled, " ") == strlen(spelled)));
             }
             token_ids_free(&ids);
         }
@@ -392,8 +410,9 @@ static void bos_and_ends(void **state)
 static void ill_formed_text(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"a\x80", "\xC0\x80", "\xE0\x9F\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80",
-                                      "\xC3", "\xE2\x82", "\xF0\x9F\x98", "\xFF"};
+    static const char *const bad[] = {
+        "a\x80", "\xC0\x80", "\xE0\x9F\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80",
+        "\xC3",  "\xE2\x82", "\xF0\x9F\x98", "\xFF"};
     u32 seven = 7;
     struct token_ids ids = {&seven, 1, 1};
     for (size_t i = 0; i < COUNT(bad); i++) {
@@ -406,15 +425,20 @@ static void ill_formed_text(void **state)
 
 /* ---- streams ---- */
 
-/* bytes.decode("utf-8", "replace"), written the other way round: from the Unicode Standard's table of well-formed
- * sequences, taking the longest prefix of any of them. */
+/* bytes.decode("utf-8", "replace"), written the other way round: from the Unicode Standard's table
+ * of well-formed sequences, taking the longest prefix of any of them. */
 static size_t python_decode(const u8 *s, size_t n, u8 *out)
 {
     static const u8 rows[][8] = {/* lo, hi of each byte */
-                                 {0x00, 0x7F}, {0xC2, 0xDF, 0x80, 0xBF}, {0xE0, 0xE0, 0xA0, 0xBF, 0x80, 0xBF},
-                                 {0xE1, 0xEC, 0x80, 0xBF, 0x80, 0xBF}, {0xED, 0xED, 0x80, 0x9F, 0x80, 0xBF},
-                                 {0xEE, 0xEF, 0x80, 0xBF, 0x80, 0xBF}, {0xF0, 0xF0, 0x90, 0xBF, 0x80, 0xBF, 0x80, 0xBF},
-                                 {0xF1, 0xF3, 0x80, 0xBF, 0x80, 0xBF, 0x80, 0xBF}, {0xF4, 0xF4, 0x80, 0x8F, 0x80, 0xBF, 0x80, 0xBF}};
+                                 {0x00, 0x7F},
+                                 {0xC2, 0xDF, 0x80, 0xBF},
+                                 {0xE0, 0xE0, 0xA0, 0xBF, 0x80, 0xBF},
+                                 {0xE1, 0xEC, 0x80, 0xBF, 0x80, 0xBF},
+                                 {0xED, 0xED, 0x80, 0x9F, 0x80, 0xBF},
+                                 {0xEE, 0xEF, 0x80, 0xBF, 0x80, 0xBF},
+                                 {0xF0, 0xF0, 0x90, 0xBF, 0x80, 0xBF, 0x80, 0xBF},
+                                 {0xF1, 0xF3, 0x80, 0xBF, 0x80, 0xBF, 0x80, 0xBF},
+                                 {0xF4, 0xF4, 0x80, 0x8F, 0x80, 0xBF, 0x80, 0xBF}};
     static const u8 lengths[] = {1, 2, 3, 3, 3, 3, 4, 4, 4};
     size_t w = 0;
     for (size_t i = 0; i < n;) {
@@ -422,7 +446,8 @@ static size_t python_decode(const u8 *s, size_t n, u8 *out)
         bool whole = false;
         for (size_t r = 0; r < COUNT(rows) && !whole; r++) {
             size_t k = 0;
-            while (k < lengths[r] && i + k < n && s[i + k] >= rows[r][2 * k] && s[i + k] <= rows[r][2 * k + 1])
+            while (k < lengths[r] && i + k < n && s[i + k] >= rows[r][2 * k] &&
+                   s[i + k] <= rows[r][2 * k + 1])
                 k++;
             whole = k == lengths[r];
             best = k > best ? k : best;
@@ -485,6 +510,12 @@ static void streams_are_whole(void **state)
     unmake(&m[1]);
 }
 
+/* Of this process: other work on the machine does not fail a test. */
+static double cpu_seconds(void)
+{
+    return (double)clock() / CLOCKS_PER_SEC;
+}
+
 /* ---- files that are wrong ---- */
 
 /* The first n items; or all with item at replaced. */
@@ -503,7 +534,8 @@ static json_t *with_item(const json_t *array, size_t at, json_t *item)
     return made;
 }
 
-/* Opens the fixture with one field changed (NULL: left out) and wants an error that has all the words. */
+/* Opens the fixture with one field changed (NULL: left out) and wants an error that has all the
+ * words. */
 static void refused(const char *name, const char *field, json_t *value, const char *const words[3])
 {
     json_t *file, *meta = fixture_meta(name, &file);
@@ -529,7 +561,8 @@ static void refused(const char *name, const char *field, json_t *value, const ch
 static void wrong_files(void **state)
 {
     (void)state;
-    json_t *file, *meta = fixture_meta("gpt-2", &file), *spm_file, *spm = fixture_meta("spm", &spm_file);
+    json_t *file, *meta = fixture_meta("gpt-2", &file), *spm_file,
+                  *spm = fixture_meta("spm", &spm_file);
     json_t *tokens = json_object_get(meta, "tokens"), *types = json_object_get(meta, "token_type"),
            *merges = json_object_get(meta, "merges"), *scores = json_object_get(spm, "scores"),
            *spm_types = json_object_get(spm, "token_type");
@@ -538,46 +571,68 @@ static void wrong_files(void **state)
     memset(long_token, 'x', sizeof long_token);
 
     refused("gpt-2", "model", NULL, WORDS("tokenizer.ggml.model", "missing", "gpt2 llama"));
-    refused("gpt-2", "model", json_string("bert\n"), WORDS("tokenizer.ggml.model", "bert\\x0a", "gpt2 llama"));
-    refused("gpt-2", "pre", json_string("tekken"), WORDS("tokenizer.ggml.pre", "tekken", "qwen2 deepseek-r1-qwen llama-bpe"));
+    refused("gpt-2", "model", json_string("bert\n"),
+            WORDS("tokenizer.ggml.model", "bert\\x0a", "gpt2 llama"));
+    refused("gpt-2", "pre", json_string("tekken"),
+            WORDS("tokenizer.ggml.pre", "tekken", "qwen2 deepseek-r1-qwen llama-bpe"));
     refused("gpt-2", "pre", json_string(""), WORDS("tokenizer.ggml.pre", "known are"));
     refused("gpt-2", "pre", json_string("qwen2 "), WORDS("tokenizer.ggml.pre", "known are"));
     refused("gpt-2", "tokens", NULL, WORDS("tokenizer.ggml.tokens", "missing"));
     refused("gpt-2", "tokens", json_integer(1), WORDS("tokenizer.ggml.tokens", "array of strings"));
-    refused("gpt-2", "tokens", first_items(tokens, n - 1), WORDS("tokenizer.ggml.tokens", "items", "rows"));
-    refused("gpt-2", "tokens", with_item(tokens, 300, json_string("!")), WORDS("tokenizer.ggml.tokens[300]", "\"!\"", "already"));
-    refused("gpt-2", "tokens", with_item(tokens, 0, json_string("odd one")), WORDS("tokenizer.ggml.tokens", "byte 0x21"));
+    refused("gpt-2", "tokens", first_items(tokens, n - 1),
+            WORDS("tokenizer.ggml.tokens", "items", "rows"));
+    refused("gpt-2", "tokens", with_item(tokens, 300, json_string("!")),
+            WORDS("tokenizer.ggml.tokens[300]", "\"!\"", "already"));
+    refused("gpt-2", "tokens", with_item(tokens, 0, json_string("odd one")),
+            WORDS("tokenizer.ggml.tokens", "byte 0x21"));
     refused("gpt-2", "tokens", with_item(tokens, 5, json_stringn(long_token, sizeof long_token)),
             WORDS("tokenizer.ggml.tokens[5]", "1100", "1024"));
-    refused("gpt-2", "token_type", first_items(types, n - 1), WORDS("tokenizer.ggml.token_type", "items"));
-    refused("gpt-2", "token_type", with_item(types, 9, json_integer(7)), WORDS("tokenizer.ggml.token_type[9]", "7", "1 to 6"));
-    refused("gpt-2", "token_type", with_item(types, 9, json_integer(-1)), WORDS("tokenizer.ggml.token_type[9]", "-1", "1 to 6"));
-    refused("gpt-2", "token_type", with_item(types, 9, json_integer(6)), WORDS("tokenizer.ggml.tokens[9]", "byte"));
-    refused("gpt-2", "token_type", with_item(types, 9, json_integer(3)), WORDS("tokenizer.ggml.tokens", "byte 0x"));
+    refused("gpt-2", "token_type", first_items(types, n - 1),
+            WORDS("tokenizer.ggml.token_type", "items"));
+    refused("gpt-2", "token_type", with_item(types, 9, json_integer(7)),
+            WORDS("tokenizer.ggml.token_type[9]", "7", "1 to 6"));
+    refused("gpt-2", "token_type", with_item(types, 9, json_integer(-1)),
+            WORDS("tokenizer.ggml.token_type[9]", "-1", "1 to 6"));
+    refused("gpt-2", "token_type", with_item(types, 9, json_integer(6)),
+            WORDS("tokenizer.ggml.tokens[9]", "byte"));
+    refused("gpt-2", "token_type", with_item(types, 9, json_integer(3)),
+            WORDS("tokenizer.ggml.tokens", "byte 0x"));
     refused("gpt-2", "merges", NULL, WORDS("tokenizer.ggml.merges", "missing"));
-    refused("gpt-2", "merges", with_item(merges, 4, json_string("ab")), WORDS("tokenizer.ggml.merges[4]", "\"ab\"", "one space"));
-    refused("gpt-2", "merges", with_item(merges, 4, json_string("a b c")), WORDS("tokenizer.ggml.merges[4]", "one space"));
-    refused("gpt-2", "merges", with_item(merges, 4, json_string(" b")), WORDS("tokenizer.ggml.merges[4]", "one space"));
-    refused("gpt-2", "merges", with_item(merges, 4, json_string("")), WORDS("tokenizer.ggml.merges[4]", "one space"));
-    refused("gpt-2", "merges", with_item(merges, 4, json_string("a zq")), WORDS("tokenizer.ggml.merges[4]", "second part"));
-    refused("gpt-2", "merges", with_item(merges, 4, json_string("zq a")), WORDS("tokenizer.ggml.merges[4]", "first part"));
-    static const char *const ids[] = {"bos_token_id", "eos_token_id", "eot_token_id", "padding_token_id", "unknown_token_id"};
+    refused("gpt-2", "merges", with_item(merges, 4, json_string("ab")),
+            WORDS("tokenizer.ggml.merges[4]", "\"ab\"", "one space"));
+    refused("gpt-2", "merges", with_item(merges, 4, json_string("a b c")),
+            WORDS("tokenizer.ggml.merges[4]", "one space"));
+    refused("gpt-2", "merges", with_item(merges, 4, json_string(" b")),
+            WORDS("tokenizer.ggml.merges[4]", "one space"));
+    refused("gpt-2", "merges", with_item(merges, 4, json_string("")),
+            WORDS("tokenizer.ggml.merges[4]", "one space"));
+    refused("gpt-2", "merges", with_item(merges, 4, json_string("a zq")),
+            WORDS("tokenizer.ggml.merges[4]", "second part"));
+    refused("gpt-2", "merges", with_item(merges, 4, json_string("zq a")),
+            WORDS("tokenizer.ggml.merges[4]", "first part"));
+    static const char *const ids[] = {"bos_token_id", "eos_token_id", "eot_token_id",
+                                      "padding_token_id", "unknown_token_id"};
     for (size_t i = 0; i < COUNT(ids); i++) {
-        refused("gpt-2", ids[i], json_integer((json_int_t)n), WORDS("tokenizer.ggml.", ids[i], "the vocabulary has"));
+        refused("gpt-2", ids[i], json_integer((json_int_t)n),
+                WORDS("tokenizer.ggml.", ids[i], "the vocabulary has"));
         refused("gpt-2", ids[i], json_string("x"), WORDS("tokenizer.ggml.", ids[i]));
     }
-    refused("gpt-2", "add_bos_token", json_true(), WORDS("add_bos_token", "bos_token_id is missing"));
-    refused("gpt-2", "add_eos_token", json_true(), WORDS("add_eos_token", "eos_token_id is missing"));
+    refused("gpt-2", "add_bos_token", json_true(),
+            WORDS("add_bos_token", "bos_token_id is missing"));
+    refused("gpt-2", "add_eos_token", json_true(),
+            WORDS("add_eos_token", "eos_token_id is missing"));
     refused("gpt-2", "add_bos_token", json_string("yes"), WORDS("add_bos_token"));
     refused("spm", "scores", NULL, WORDS("tokenizer.ggml.scores", "missing"));
     refused("spm", "scores", first_items(scores, 5), WORDS("tokenizer.ggml.scores", "5 items"));
     refused("spm", "scores", json_copy(spm_types), WORDS("tokenizer.ggml.scores", "f32"));
-    refused("spm", "token_type", with_item(spm_types, 5, json_integer(1)), WORDS("255 byte tokens"));
+    refused("spm", "token_type", with_item(spm_types, 5, json_integer(1)),
+            WORDS("255 byte tokens"));
 
     /* A merge whose result is no token is skipped; an empty token is nobody's. */
     struct made m;
     json_object_set_new(meta, "merges", with_item(merges, 4, json_string("z q")));
-    json_object_set_new(meta, "tokens", with_item(json_object_get(meta, "tokens"), n - 1, json_string("")));
+    json_object_set_new(meta, "tokens",
+                        with_item(json_object_get(meta, "tokens"), n - 1, json_string("")));
     assert_true(make(&m, meta, (u32)n));
     unmake(&m);
     json_decref(meta);
@@ -598,7 +653,9 @@ static void token_not_utf8(void **state)
     memset(&m, 0, sizeof m);
     m.bytes = b;
     assert_int_equal(gguf_parse(&m.gguf, "test.gguf", b.at, b.n, &m.err), 0);
-    assert_int_equal(token_open(&m.t, &m.gguf, (u32)json_array_size(json_object_get(file, "tokens")), &m.err), -1);
+    assert_int_equal(
+        token_open(&m.t, &m.gguf, (u32)json_array_size(json_object_get(file, "tokens")), &m.err),
+        -1);
     assert_non_null(strstr(m.err.text, "\"pl\\xffgh\", which is not UTF-8 at byte 2"));
     unmake(&m);
     json_decref(meta);
@@ -610,17 +667,20 @@ static void opens_fast(void **state)
 {
     (void)state;
     enum { N_VOCAB = 151936, N_MERGES = 151387 };
-    json_t *file, *meta = fixture_meta("gpt-2", &file), *tokens = json_array(), *types = json_array(), *merges = json_array();
+    json_t *file, *meta = fixture_meta("gpt-2", &file), *tokens = json_array(),
+                  *types = json_array(), *merges = json_array();
     for (size_t i = 0; i < 256; i++)
         json_array_append(tokens, json_array_get(json_object_get(meta, "tokens"), i));
     for (u32 i = 256; i < N_VOCAB; i++) {
         u32 k = i - 256, a = k % 94, b = k / 94 % 94, c = k / 94 / 94;
         char text[8], merge[8];
-        int len = c ? snprintf(text, sizeof text, "%c%c%c", 33 + a, 33 + b, 32 + c) : snprintf(text, sizeof text, "%c%c", 33 + a, 33 + b);
+        int len = c ? snprintf(text, sizeof text, "%c%c%c", 33 + a, 33 + b, 32 + c)
+                    : snprintf(text, sizeof text, "%c%c", 33 + a, 33 + b);
         json_array_append_new(tokens, json_stringn(text, (size_t)len));
         if (i - 256 >= N_MERGES)
             continue;
-        len = c ? snprintf(merge, sizeof merge, "%c%c %c", 33 + a, 33 + b, 32 + c) : snprintf(merge, sizeof merge, "%c %c", 33 + a, 33 + b);
+        len = c ? snprintf(merge, sizeof merge, "%c%c %c", 33 + a, 33 + b, 32 + c)
+                : snprintf(merge, sizeof merge, "%c %c", 33 + a, 33 + b);
         json_array_append_new(merges, json_stringn(merge, (size_t)len));
     }
     for (u32 i = 0; i < N_VOCAB; i++)
@@ -634,17 +694,15 @@ static void opens_fast(void **state)
     m.bytes = gguf_of(meta);
     assert_int_equal(gguf_parse(&m.gguf, "test.gguf", m.bytes.at, m.bytes.n, &m.err), 0);
     for (int i = 0; i < 3; i++) {
-        double start = time_now();
+        double start = cpu_seconds();
         token_close(m.t);
         if (token_open(&m.t, &m.gguf, N_VOCAB, &m.err))
             fail_msg("%s", m.err.text);
-        double took = time_now() - start;
+        double took = cpu_seconds() - start;
         best = took < best ? took : best;
     }
     print_message("%d tokens and %d merges open in %.0f ms\n", N_VOCAB, N_MERGES, best * 1e3);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    assert_true(best < 0.6); /* 150 ms with a core of its own */
-#endif
+    assert_true(best < 2); /* a third under a sanitizer */
     unmake(&m);
     json_decref(meta);
     json_decref(file);
@@ -655,8 +713,10 @@ static void opens_fast(void **state)
 static void long_texts(void **state)
 {
     (void)state;
-    static const char *const names[] = {"qwen2", "llama-bpe", "gpt-4o", "olmo", "gpt-2", "default", "spm"};
-    static const char *const parts[] = {" ", "a", "A", "\n", "1", "\xCC\xA3\xCC\x81", "\xE4\xB8\x80", "<|im", "'s"};
+    static const char *const names[] = {"qwen2", "llama-bpe", "gpt-4o", "olmo",
+                                        "gpt-2", "default",   "spm"};
+    static const char *const parts[] = {
+        " ", "a", "A", "\n", "1", "\xCC\xA3\xCC\x81", "\xE4\xB8\x80", "<|im", "'s"};
     enum { N = 1 << 20 };
     char *text = malloc(N + 8);
     for (size_t k = 0; k < COUNT(names); k++) {
@@ -667,15 +727,13 @@ static void long_texts(void **state)
             for (; n + len <= N; n += len)
                 memcpy(text + n, parts[p], len);
             struct token_ids ids = {0};
-            double start = time_now();
+            double start = cpu_seconds();
             if (token_encode(m.t, text, n, TOKEN_PARSE_SPECIAL, &ids, &m.err))
                 fail_msg("%s, %s: %s", names[k], parts[p], m.err.text);
-            double took = time_now() - start;
+            double took = cpu_seconds() - start;
             if (took > 2)
                 print_message("%s, 1 MB of \"%s\": %.2f s\n", names[k], parts[p], took);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-            assert_true(took < 10); /* 2 s on a quiet machine; a quadratic pass takes minutes */
-#endif
+            assert_true(took < 10); /* under a sanitizer 2 s; a quadratic pass takes minutes */
             token_ids_free(&ids);
         }
         unmake(&m);

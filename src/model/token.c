@@ -1,6 +1,6 @@
-/* The tokenizer as a whole: reads and checks tokenizer.ggml.*, finds added tokens in a text, hands the rest to
- * token_level.c or token_spm.c, and gives the bytes of tokens back. Refuses a file whose arrays disagree, before
- * anything depends on them. */
+/* The tokenizer as a whole: reads and checks tokenizer.ggml.*, finds added tokens in a text, hands
+ * the rest to token_level.c or token_spm.c, and gives the bytes of tokens back. Refuses a file
+ * whose arrays disagree, before anything depends on them. */
 #include "model/token_parts.h"
 
 #include <stdlib.h>
@@ -8,7 +8,8 @@
 
 /* ---- reading the vocabulary ---- */
 
-static const struct gguf_kv *array_of(const struct gguf *g, const char *key, bool strings, struct err *err)
+static const struct gguf_kv *array_of(const struct gguf *g, const char *key, bool strings,
+                                      struct err *err)
 {
     const struct gguf_kv *kv = gguf_find(g, key);
     const char *wish = strings ? "strings" : "integers";
@@ -18,7 +19,8 @@ static const struct gguf_kv *array_of(const struct gguf *g, const char *key, boo
     }
     bool integer = kv->item <= GGUF_I32 || kv->item == GGUF_U64 || kv->item == GGUF_I64;
     if (kv->type != GGUF_ARRAY || (strings ? kv->item != GGUF_STRING : !integer)) {
-        err_set(err, "%.200s: %s is of another type; it should be an array of %s", g->path, key, wish);
+        err_set(err, "%.200s: %s is of another type; it should be an array of %s", g->path, key,
+                wish);
         return NULL;
     }
     return kv;
@@ -39,7 +41,8 @@ static int byte_literal(struct gguf_str s) /* <0xNN> -> NN, or -1 */
     return v;
 }
 
-static int read_literals(struct gguf_str *literals, u32 n, const struct gguf_kv *kv, const char *path, struct err *err)
+static int read_literals(struct gguf_str *literals, u32 n, const struct gguf_kv *kv,
+                         const char *path, struct err *err)
 {
     const u8 *at = kv->at;
     for (u32 i = 0; i < n; i++) {
@@ -47,41 +50,53 @@ static int read_literals(struct gguf_str *literals, u32 n, const struct gguf_kv 
         char quoted[160];
         size_t bad = utf8_check(literals[i].at, literals[i].len);
         if (bad < literals[i].len)
-            return err_set(err, "%.200s: tokenizer.ggml.tokens[%u] is \"%s\", which is not UTF-8 at byte %zu", path, i,
-                           err_quote(quoted, sizeof quoted, literals[i].at, literals[i].len), bad);
+            return err_set(
+                err, "%.200s: tokenizer.ggml.tokens[%u] is \"%s\", which is not UTF-8 at byte %zu",
+                path, i, err_quote(quoted, sizeof quoted, literals[i].at, literals[i].len), bad);
         if (literals[i].len > TOKEN_TEXT_MAX)
-            return err_set(err, "%.200s: tokenizer.ggml.tokens[%u] is %llu bytes long; the longest this program takes is %d",
+            return err_set(err,
+                           "%.200s: tokenizer.ggml.tokens[%u] is %llu bytes long; the longest this "
+                           "program takes is %d",
                            path, i, (unsigned long long)literals[i].len, TOKEN_TEXT_MAX);
     }
     return 0;
 }
 
-/* Without token_type all are normal, but for SentencePiece's bytes and what read_special marks later. */
-static int read_types(struct token_model *t, const struct gguf *g, const struct gguf_str *literals, struct err *err)
+/* Without token_type all are normal, but for SentencePiece's bytes and what read_special marks
+ * later. */
+static int read_types(struct token_model *t, const struct gguf *g, const struct gguf_str *literals,
+                      struct err *err)
 {
     const struct gguf_kv *kv = gguf_find(g, "tokenizer.ggml.token_type");
     char quoted[160];
     if (kv && !(kv = array_of(g, "tokenizer.ggml.token_type", false, err)))
         return -1;
     if (kv && kv->count != t->n)
-        return err_set(err, "%.200s: tokenizer.ggml.token_type has %llu items; tokenizer.ggml.tokens has %u", g->path,
-                       (unsigned long long)kv->count, t->n);
+        return err_set(
+            err, "%.200s: tokenizer.ggml.token_type has %llu items; tokenizer.ggml.tokens has %u",
+            g->path, (unsigned long long)kv->count, t->n);
     for (u32 i = 0; i < t->n; i++) {
         bool byte = byte_literal(literals[i]) >= 0;
         i64 type = kv ? gguf_item_int(kv, i) : byte && t->spm ? TYPE_BYTE : TYPE_NORMAL;
         if (type == 0)
             type = TYPE_UNUSED; /* llama.cpp's "undefined" */
         if (type < TYPE_NORMAL || type > TYPE_BYTE)
-            return err_set(err, "%.200s: tokenizer.ggml.token_type[%u] is %lld; it should be 1 to 6", g->path, i, (long long)type);
+            return err_set(err,
+                           "%.200s: tokenizer.ggml.token_type[%u] is %lld; it should be 1 to 6",
+                           g->path, i, (long long)type);
         if (type == TYPE_BYTE && !byte)
-            return err_set(err, "%.200s: tokenizer.ggml.tokens[%u] is \"%s\", marked as a byte; it should be <0xNN>", g->path, i,
+            return err_set(err,
+                           "%.200s: tokenizer.ggml.tokens[%u] is \"%s\", marked as a byte; it "
+                           "should be <0xNN>",
+                           g->path, i,
                            err_quote(quoted, sizeof quoted, literals[i].at, literals[i].len));
         t->types[i] = literals[i].len ? (u8)type : TYPE_UNUSED;
     }
     return 0;
 }
 
-static int read_id(const struct token_model *t, const struct gguf *g, const char *key, i32 *id, struct err *err)
+static int read_id(const struct token_model *t, const struct gguf *g, const char *key, i32 *id,
+                   struct err *err)
 {
     u32 v;
     int rc = gguf_u32(g, key, &v, err);
@@ -89,7 +104,8 @@ static int read_id(const struct token_model *t, const struct gguf *g, const char
     if (rc <= 0)
         return rc;
     if (v >= t->n)
-        return err_set(err, "%.200s: %s is %u; the vocabulary has %u tokens", g->path, key, v, t->n);
+        return err_set(err, "%.200s: %s is %u; the vocabulary has %u tokens", g->path, key, v,
+                       t->n);
     *id = (i32)v;
     return 0;
 }
@@ -121,8 +137,11 @@ static int read_special(struct token_model *t, const struct gguf *g, struct err 
         (t->spm && gguf_bool(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err) < 0))
         return -1;
     if ((s->add_bos && s->bos < 0) || (s->add_eos && s->eos < 0))
-        return err_set(err, "%.200s: tokenizer.ggml.add_%s_token is true, but tokenizer.ggml.%s_token_id is missing", g->path,
-                       s->add_bos && s->bos < 0 ? "bos" : "eos", s->add_bos && s->bos < 0 ? "bos" : "eos");
+        return err_set(err,
+                       "%.200s: tokenizer.ggml.add_%s_token is true, but "
+                       "tokenizer.ggml.%s_token_id is missing",
+                       g->path, s->add_bos && s->bos < 0 ? "bos" : "eos",
+                       s->add_bos && s->bos < 0 ? "bos" : "eos");
     return 0;
 }
 
@@ -151,8 +170,8 @@ static int make_texts(struct token_model *t, const struct gguf_str *literals, st
 }
 
 /* All literals by text; an empty one (already TYPE_UNUSED) is nobody's. */
-static int index_literals(struct token_map *map, const struct gguf_str *literals, u32 n, const char *path,
-                          struct err *err)
+static int index_literals(struct token_map *map, const struct gguf_str *literals, u32 n,
+                          const char *path, struct err *err)
 {
     char quoted[160];
     if (map_init(map, literals, n, err))
@@ -160,13 +179,15 @@ static int index_literals(struct token_map *map, const struct gguf_str *literals
     for (u32 i = 0; i < n; i++) {
         i32 first = literals[i].len ? map_add(map, i) : TOKEN_NONE;
         if (first >= 0)
-            return err_set(err, "%.200s: tokenizer.ggml.tokens[%u] is \"%s\", which token %d is already", path, i,
-                           err_quote(quoted, sizeof quoted, literals[i].at, literals[i].len), first);
+            return err_set(
+                err, "%.200s: tokenizer.ggml.tokens[%u] is \"%s\", which token %d is already", path,
+                i, err_quote(quoted, sizeof quoted, literals[i].at, literals[i].len), first);
     }
     return 0;
 }
 
-/* Normal tokens by text. SentencePiece never sees a space in a text, so a literal with one is not found. */
+/* Normal tokens by text. SentencePiece never sees a space in a text, so a literal with one is not
+ * found. */
 static int index_texts(struct token_model *t, const struct gguf_str *literals, struct err *err)
 {
     if (map_init(&t->map, t->texts, t->n, err))
@@ -179,8 +200,8 @@ static int index_texts(struct token_model *t, const struct gguf_str *literals, s
 
 static int read_ends(struct token_model *t, struct err *err)
 {
-    static const char *const spelled[] = {
-        "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "</s>"};
+    static const char *const spelled[] = {"<|im_end|>",      "<|endoftext|>", "<|eot_id|>",
+                                          "<|end_of_text|>", "<|end|>",       "</s>"};
     if (!(t->ends = mem_array(t->n, sizeof *t->ends)))
         return err_set(err, "no memory for %u tokens", t->n);
     if (t->special.eos >= 0)
@@ -189,7 +210,8 @@ static int read_ends(struct token_model *t, struct err *err)
         t->ends[t->special.eot] = true;
     for (u32 i = 0; i < t->n; i++)
         for (size_t k = 0; t->types[i] == TYPE_CONTROL && k < COUNT(spelled); k++)
-            if (t->texts[i].len == strlen(spelled[k]) && !memcmp(t->texts[i].at, spelled[k], t->texts[i].len))
+            if (t->texts[i].len == strlen(spelled[k]) &&
+                !memcmp(t->texts[i].at, spelled[k], t->texts[i].len))
                 t->ends[i] = true;
     return 0;
 }
@@ -209,7 +231,9 @@ static void sort_ids(u32 *ids, u32 *spare, u32 n, const struct gguf_str *texts)
         for (u64 lo = 0; lo < n; lo += 2 * width) {
             u64 mid = min_u64(lo + width, n), hi = min_u64(mid + width, n);
             for (u64 a = lo, b = mid, w = lo; w < hi; w++)
-                spare[w] = b == hi || (a < mid && text_order(texts[ids[a]], texts[ids[b]]) <= 0) ? ids[a++] : ids[b++];
+                spare[w] = b == hi || (a < mid && text_order(texts[ids[a]], texts[ids[b]]) <= 0)
+                               ? ids[a++]
+                               : ids[b++];
         }
         memcpy(ids, spare, n * sizeof *ids);
     }
@@ -223,12 +247,14 @@ static bool only_space(struct gguf_str s)
     return true;
 }
 
-static int added_init(struct token_added *a, const struct token_model *t, bool spaces, struct err *err)
+static int added_init(struct token_added *a, const struct token_model *t, bool spaces,
+                      struct err *err)
 {
     for (int pass = 0; pass < 2; pass++) { /* count, then fill */
         a->n = 0;
         for (u32 i = 0; i < t->n; i++) {
-            bool user = t->types[i] == TYPE_USER, control = t->types[i] == TYPE_CONTROL || t->types[i] == TYPE_UNKNOWN;
+            bool user = t->types[i] == TYPE_USER,
+                 control = t->types[i] == TYPE_CONTROL || t->types[i] == TYPE_UNKNOWN;
             if (spaces ? !(user && only_space(t->texts[i])) : !(user || control))
                 continue;
             if (pass)
@@ -242,8 +268,10 @@ static int added_init(struct token_added *a, const struct token_model *t, bool s
     return 0;
 }
 
-/* First index in ids[lo..hi), all of which share their first d bytes and are longer, whose byte d is >= byte. */
-static u32 added_from(const struct token_added *a, const struct gguf_str *texts, u32 lo, u32 hi, size_t d, unsigned byte)
+/* First index in ids[lo..hi), all of which share their first d bytes and are longer, whose byte d
+ * is >= byte. */
+static u32 added_from(const struct token_added *a, const struct gguf_str *texts, u32 lo, u32 hi,
+                      size_t d, unsigned byte)
 {
     while (lo < hi) {
         u32 mid = lo + (hi - lo) / 2;
@@ -255,8 +283,10 @@ static u32 added_from(const struct token_added *a, const struct gguf_str *texts,
     return lo;
 }
 
-/* The longest added token that s begins with, or TOKEN_NONE. The sorted ids are walked like a trie. */
-static i32 added_at(const struct token_added *a, const struct gguf_str *texts, const char *s, size_t len)
+/* The longest added token that s begins with, or TOKEN_NONE. The sorted ids are walked like a trie.
+ */
+static i32 added_at(const struct token_added *a, const struct gguf_str *texts, const char *s,
+                    size_t len)
 {
     i32 best = TOKEN_NONE;
     u32 lo = 0, hi = a->n;
@@ -273,8 +303,8 @@ static i32 added_at(const struct token_added *a, const struct gguf_str *texts, c
 
 /* ---- the interface ---- */
 
-static int open_all(struct token_model *t, const struct gguf *g, struct gguf_str *literals, struct token_map *map,
-                    struct err *err)
+static int open_all(struct token_model *t, const struct gguf *g, struct gguf_str *literals,
+                    struct token_map *map, struct err *err)
 {
     struct gguf_str model = {"", 0}, pre = {"default", 7};
     char quoted[64];
@@ -283,14 +313,17 @@ static int open_all(struct token_model *t, const struct gguf *g, struct gguf_str
         return -1;
     t->spm = model.len == 5 && !memcmp(model.at, "llama", 5);
     if (!t->spm && (model.len != 4 || memcmp(model.at, "gpt2", 4)))
-        return err_set(err, "%.200s: tokenizer.ggml.model is %s%s%s; known are: gpt2 llama", g->path, rc ? "\"" : "missing",
+        return err_set(err, "%.200s: tokenizer.ggml.model is %s%s%s; known are: gpt2 llama",
+                       g->path, rc ? "\"" : "missing",
                        err_quote(quoted, sizeof quoted, model.at, model.len), rc ? "\"" : "");
-    if (!t->spm && (gguf_string(g, "tokenizer.ggml.pre", &pre, err) < 0 || pre_open(&t->pre, g->path, pre, err)))
+    if (!t->spm && (gguf_string(g, "tokenizer.ggml.pre", &pre, err) < 0 ||
+                    pre_open(&t->pre, g->path, pre, err)))
         return -1;
     if (read_literals(literals, t->n, gguf_find(g, "tokenizer.ggml.tokens"), g->path, err) ||
-        index_literals(map, literals, t->n, g->path, err) || read_types(t, g, literals, err) || read_special(t, g, err) ||
-        make_texts(t, literals, err) || index_texts(t, literals, err) || read_ends(t, err) ||
-        added_init(&t->added, t, false, err) || added_init(&t->spaces, t, true, err))
+        index_literals(map, literals, t->n, g->path, err) || read_types(t, g, literals, err) ||
+        read_special(t, g, err) || make_texts(t, literals, err) || index_texts(t, literals, err) ||
+        read_ends(t, err) || added_init(&t->added, t, false, err) ||
+        added_init(&t->spaces, t, true, err))
         return -1;
     return t->spm ? spm_init(t, g, literals, err) : level_init(t, g, map, err);
 }
@@ -302,13 +335,15 @@ int token_open(struct token_model **out, const struct gguf *g, u32 n_vocab, stru
     if (!kv)
         return -1;
     if (kv->count != n_vocab || n_vocab == 0 || n_vocab > INT32_MAX)
-        return err_set(err, "%.200s: tokenizer.ggml.tokens has %llu items; the embedding has %u rows", g->path,
-                       (unsigned long long)kv->count, n_vocab);
+        return err_set(err,
+                       "%.200s: tokenizer.ggml.tokens has %llu items; the embedding has %u rows",
+                       g->path, (unsigned long long)kv->count, n_vocab);
     struct token_model *t = mem_array(1, sizeof *t);
     struct gguf_str *literals = mem_array(n_vocab, sizeof *literals);
     struct token_map map = {0};
     int rc = -1;
-    if (t && literals && (t->texts = mem_array(n_vocab, sizeof *t->texts)) && (t->types = mem_array(n_vocab, 1))) {
+    if (t && literals && (t->texts = mem_array(n_vocab, sizeof *t->texts)) &&
+        (t->types = mem_array(n_vocab, 1))) {
         t->n = n_vocab;
         rc = open_all(t, g, literals, &map, err);
     } else {
@@ -376,25 +411,27 @@ const char *token_bytes(const struct token_model *t, u32 id, bool keep_special, 
     return t->texts[id].at;
 }
 
-static int encode_plain(const struct token_model *t, const char *text, size_t len, struct bpe_work *w,
-                        struct token_ids *out, struct err *err)
+static int encode_plain(const struct token_model *t, const char *text, size_t len,
+                        struct bpe_work *w, struct token_ids *out, struct err *err)
 {
     if (len == 0)
         return 0;
     return t->spm ? spm_encode(t, text, len, w, out, err) : level_encode(t, text, len, w, out, err);
 }
 
-/* Added tokens are cut out first, leftmost and longest, from the text as it came; what lies between them is
- * normalised, cut and merged by itself. One that would touch a guard is text. */
-static int encode_parts(const struct token_model *t, const char *text, size_t len, const struct token_guard *guards,
-                        size_t n_guards, const struct token_added *added, struct bpe_work *w, struct token_ids *out,
+/* Added tokens are cut out first, leftmost and longest, from the text as it came; what lies between
+ * them is normalised, cut and merged by itself. One that would touch a guard is text. */
+static int encode_parts(const struct token_model *t, const char *text, size_t len,
+                        const struct token_guard *guards, size_t n_guards,
+                        const struct token_added *added, struct bpe_work *w, struct token_ids *out,
                         struct err *err)
 {
     size_t done = 0, g = 0;
     for (size_t i = 0; i < len;) {
         while (g < n_guards && guards[g].to <= i)
             g++;
-        i32 id = added->first[(u8)text[i]] ? added_at(added, t->texts, text + i, len - i) : TOKEN_NONE;
+        i32 id =
+            added->first[(u8)text[i]] ? added_at(added, t->texts, text + i, len - i) : TOKEN_NONE;
         if (id < 0 || (g < n_guards && guards[g].from < i + t->texts[id].len)) {
             i++;
             continue;
@@ -406,11 +443,13 @@ static int encode_parts(const struct token_model *t, const char *text, size_t le
     return encode_plain(t, text + done, len - done, w, out, err);
 }
 
-int token_encode_guarded(const struct token_model *t, const char *text, size_t len, const struct token_guard *guards,
-                         size_t n_guards, unsigned flags, struct token_ids *out, struct err *err)
+int token_encode_guarded(const struct token_model *t, const char *text, size_t len,
+                         const struct token_guard *guards, size_t n_guards, unsigned flags,
+                         struct token_ids *out, struct err *err)
 {
     if (len > TOKEN_INPUT_MAX)
-        return err_set(err, "a text of %zu bytes cannot become tokens; the most is %d", len, TOKEN_INPUT_MAX);
+        return err_set(err, "a text of %zu bytes cannot become tokens; the most is %d", len,
+                       TOKEN_INPUT_MAX);
     size_t bad = utf8_check(text, len), n = out->n;
     if (bad < len)
         return err_set(err, "the text is not UTF-8 at byte %zu (0x%02x)", bad, (u8)text[bad]);
@@ -428,8 +467,8 @@ int token_encode_guarded(const struct token_model *t, const char *text, size_t l
     return rc;
 }
 
-int token_encode(const struct token_model *t, const char *text, size_t len, unsigned flags, struct token_ids *out,
-                 struct err *err)
+int token_encode(const struct token_model *t, const char *text, size_t len, unsigned flags,
+                 struct token_ids *out, struct err *err)
 {
     return token_encode_guarded(t, text, len, NULL, 0, flags, out, err);
 }

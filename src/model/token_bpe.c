@@ -1,7 +1,8 @@
-/* Byte-pair merging: a table of pairs with ranks, symbols in a linked list, and a heap of candidate pairs, so
- * that n symbols take O(n log n) whatever they are. A heap entry is one number, rank above position: the least
- * one is the merge that Hugging Face's tokenizers takes next. Entries are not removed when their pair changes:
- * a popped one counts only if the pair at its position still has its rank. */
+/* Byte-pair merging: a table of pairs with ranks, symbols in a linked list, and a heap of candidate
+ * pairs, so that n symbols take O(n log n) whatever they are. A heap entry is one number, rank
+ * above position: the least one is the merge that Hugging Face's tokenizers takes next. Entries are
+ * not removed when their pair changes: a popped one counts only if the pair at its position still
+ * has its rank. */
 #include "model/token_parts.h"
 
 #include <stdlib.h>
@@ -13,7 +14,8 @@ int bpe_init(struct bpe_merges *m, u64 n, struct err *err)
 {
     u64 size = 16;
     if (n > 1u << 30)
-        return err_set(err, "%llu merges are more than the 2^30 this program takes", (unsigned long long)n);
+        return err_set(err, "%llu merges are more than the 2^30 this program takes",
+                       (unsigned long long)n);
     while (size < n + n / 2)
         size *= 2;
     m->slots = malloc(size * sizeof *m->slots);
@@ -46,7 +48,8 @@ void bpe_add(struct bpe_merges *m, struct bpe_merge merge)
     *bpe_slot(m, merge.left, merge.right) = merge;
 }
 
-/* The block with room for n items, *cap at least n; NULL, the old block still valid, when there is no memory. */
+/* The block with room for n items, *cap at least n; NULL, the old block still valid, when there is
+ * no memory. */
 static void *grow(void *block, size_t *cap, size_t n, size_t item, struct err *err)
 {
     size_t to = *cap < 64 ? 64 : *cap;

@@ -1,6 +1,6 @@
-/* What the token_*.c files share; nobody else includes this. A token has its spelling in the file ("literal":
- * byte-level letters, or U+2581 for a space) and its bytes ("text": what it stands for). Literals live in the
- * GGUF and are needed while opening only; texts belong to the model. */
+/* What the token_*.c files share; nobody else includes this. A token has its spelling in the file
+ * ("literal": byte-level letters, or U+2581 for a space) and its bytes ("text": what it stands
+ * for). Literals live in the GGUF and are needed while opening only; texts belong to the model. */
 #ifndef PS_TOKEN_PARTS_H
 #define PS_TOKEN_PARTS_H
 
@@ -9,9 +9,8 @@
 
 #include "model/token.h"
 
-enum token_type { /* tokenizer.ggml.token_type */
-    TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE
-};
+/* tokenizer.ggml.token_type */
+enum token_type { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE };
 
 enum {
     TOKEN_TEXT_MAX = 1024,    /* of a literal; real vocabularies end near 260 */
@@ -20,8 +19,9 @@ enum {
 
 /* ---- token_utf8.c ---- */
 
-/* Looks at the character at s[0..n), n > 0. Returns its length and its value; 0 when all n bytes begin one that
- * is not whole; -k when the first k bytes are a maximal ill-formed part (Unicode 3.9, table 3-8). */
+/* Looks at the character at s[0..n), n > 0. Returns its length and its value; 0 when all n bytes
+ * begin one that is not whole; -k when the first k bytes are a maximal ill-formed part
+ * (Unicode 3.9, table 3-8). */
 int utf8_scan(const u8 *s, size_t n, u32 *cp);
 /* Offset of the first ill-formed part; n when there is none. */
 size_t utf8_check(const char *s, size_t n);
@@ -63,11 +63,13 @@ struct pre_sink { /* takes the pieces in order; -1 stops the cut */
     void *ctx;
 };
 /* text is well-formed UTF-8. */
-int pre_cut(const struct token_pre *p, const char *text, size_t len, struct pre_sink sink, struct err *err);
+int pre_cut(const struct token_pre *p, const char *text, size_t len, struct pre_sink sink,
+            struct err *err);
 
 /* ---- token_nfc.c ---- */
 
-/* *out is text itself where that is ASCII, else a new block for free(); *out_len its length. O(n log n). */
+/* *out is text itself where that is ASCII, else a new block for free(); *out_len its length. O(n
+ * log n). */
 int nfc_text(const char *text, size_t len, char **out, size_t *out_len, struct err *err);
 
 /* ---- token_bpe.c: merges ---- */
@@ -96,13 +98,14 @@ struct bpe_work { /* one encode's scratch; zero-initialise */
 
 int bpe_init(struct bpe_merges *m, u64 n, struct err *err);
 void bpe_free(struct bpe_merges *m);
-/* A pair that comes twice has its last rank, as in Hugging Face's table. Never more than n pairs. */
+/* A pair that comes twice has its last rank, as in Hugging Face's table. Never more than n pairs.
+ */
 void bpe_add(struct bpe_merges *m, struct bpe_merge merge);
 
 void bpe_work_free(struct bpe_work *w);
 int bpe_push(struct bpe_work *w, u32 id, struct err *err);
-/* Merges the symbols pushed, lowest rank first, leftmost first among equals; appends the ids that remain to out
- * and empties w. */
+/* Merges the symbols pushed, lowest rank first, leftmost first among equals; appends the ids that
+ * remain to out and empties w. */
 int bpe_run(const struct bpe_merges *m, struct bpe_work *w, struct token_ids *out, struct err *err);
 int ids_push(struct token_ids *ids, u32 id, struct err *err);
 
@@ -120,28 +123,30 @@ struct token_model {
     u32 n;
     struct gguf_str *texts; /* by id, in blob */
     char *blob;
-    u8 *types;              /* enum token_type by id */
-    bool *ends;             /* by id */
-    struct token_map map;   /* of normal tokens by text */
+    u8 *types;            /* enum token_type by id */
+    bool *ends;           /* by id */
+    struct token_map map; /* of normal tokens by text */
     struct bpe_merges merges;
-    i32 bytes[256];         /* the token that is this byte */
-    struct token_pre pre;   /* byte-level */
-    struct token_added added; /* with TOKEN_PARSE_SPECIAL */
+    i32 bytes[256];            /* the token that is this byte */
+    struct token_pre pre;      /* byte-level */
+    struct token_added added;  /* with TOKEN_PARSE_SPECIAL */
     struct token_added spaces; /* always */
     struct token_special special;
     size_t max_bytes;
 };
 
-/* ---- token_level.c: byte-level letters; token_spm.c: SentencePiece. Literals become texts, merges a table,
- * a text without added tokens ids. ---- */
+/* ---- token_level.c: byte-level letters; token_spm.c: SentencePiece. Literals become texts, merges
+ * a table, a text without added tokens ids. ---- */
 
 size_t level_text(struct gguf_str literal, char *out);
-int level_init(struct token_model *t, const struct gguf *g, const struct token_map *literals, struct err *err);
+int level_init(struct token_model *t, const struct gguf *g, const struct token_map *literals,
+               struct err *err);
 int level_encode(const struct token_model *t, const char *text, size_t len, struct bpe_work *w,
                  struct token_ids *out, struct err *err);
 
 size_t spm_text(struct gguf_str literal, char *out);
-int spm_init(struct token_model *t, const struct gguf *g, const struct gguf_str *literals, struct err *err);
+int spm_init(struct token_model *t, const struct gguf *g, const struct gguf_str *literals,
+             struct err *err);
 int spm_encode(const struct token_model *t, const char *text, size_t len, struct bpe_work *w,
                struct token_ids *out, struct err *err);
 

@@ -1,9 +1,10 @@
-/* SentencePiece BPE (tokenizer.ggml.model = "llama"): a space is spelled U+2581, each token has a score, and what
- * is no token falls back to its bytes. The file has no merges: as transformers does when it converts such a model
- * for its fast tokenizers, we make one of each way to cut a normal token into two normal tokens, the higher score
- * first, then the longer left part. SentencePiece itself has no second rule (it takes the leftmost); the two part
- * only where one text can be joined two overlapping ways, such as aba|ba and ab|aba over "ababa".
- * Control, user-defined and byte tokens never come out of a merge. */
+/* SentencePiece BPE (tokenizer.ggml.model = "llama"): a space is spelled U+2581, each token has a
+ * score, and what is no token falls back to its bytes. The file has no merges: as transformers does
+ * when it converts such a model for its fast tokenizers, we make one of each way to cut a normal
+ * token into two normal tokens, the higher score first, then the longer left part. SentencePiece
+ * itself has no second rule (it takes the leftmost); the two part only where one text can be joined
+ * two overlapping ways, such as aba|ba and ab|aba over "ababa". Control, user-defined and byte
+ * tokens never come out of a merge. */
 #include "model/token_parts.h"
 
 #include <stdlib.h>
@@ -50,7 +51,8 @@ struct splits {
     size_t n, cap;
 };
 
-static int splits_of(const struct token_model *t, u32 id, float score, struct splits *s, struct err *err)
+static int splits_of(const struct token_model *t, u32 id, float score, struct splits *s,
+                     struct err *err)
 {
     struct gguf_str text = t->texts[id];
     u32 chars = 0, left_chars = 0;
@@ -72,13 +74,15 @@ static int splits_of(const struct token_model *t, u32 id, float score, struct sp
             s->at = p;
             s->cap = cap;
         }
-        s->at[s->n++] = (struct split){score, left_chars, chars - left_chars, id, (u32)left, (u32)right};
+        s->at[s->n++] =
+            (struct split){score, left_chars, chars - left_chars, id, (u32)left, (u32)right};
     }
     return 0;
 }
 
 /* The 256 byte tokens are all there or none; without them the unknown token stands in. */
-static int byte_tokens(struct token_model *t, const struct gguf *g, const struct gguf_str *literals, struct err *err)
+static int byte_tokens(struct token_model *t, const struct gguf *g, const struct gguf_str *literals,
+                       struct err *err)
 {
     u32 n = 0;
     for (u32 b = 0; b < 256; b++)
@@ -89,27 +93,37 @@ static int byte_tokens(struct token_model *t, const struct gguf *g, const struct
         i32 *slot = &t->bytes[(u8)t->texts[id].at[0]];
         char quoted[64];
         if (*slot >= 0)
-            return err_set(err, "%.200s: tokenizer.ggml.tokens[%u] is \"%s\", a byte that token %d is already", g->path, id,
-                           err_quote(quoted, sizeof quoted, literals[id].at, literals[id].len), *slot);
+            return err_set(
+                err, "%.200s: tokenizer.ggml.tokens[%u] is \"%s\", a byte that token %d is already",
+                g->path, id, err_quote(quoted, sizeof quoted, literals[id].at, literals[id].len),
+                *slot);
         *slot = (i32)id;
         n++;
     }
     if (n != 256 && n != 0)
-        return err_set(err, "%.200s: tokenizer.ggml.tokens has %u byte tokens <0xNN>; it should have 256 or none", g->path, n);
+        return err_set(
+            err,
+            "%.200s: tokenizer.ggml.tokens has %u byte tokens <0xNN>; it should have 256 or none",
+            g->path, n);
     if (n == 0 && t->special.unk < 0)
-        return err_set(err, "%.200s: tokenizer.ggml.tokens has neither byte tokens <0xNN> nor an unknown token", g->path);
+        return err_set(
+            err,
+            "%.200s: tokenizer.ggml.tokens has neither byte tokens <0xNN> nor an unknown token",
+            g->path);
     return 0;
 }
 
-int spm_init(struct token_model *t, const struct gguf *g, const struct gguf_str *literals, struct err *err)
+int spm_init(struct token_model *t, const struct gguf *g, const struct gguf_str *literals,
+             struct err *err)
 {
     const struct gguf_kv *kv = gguf_find(g, "tokenizer.ggml.scores");
     if (!kv || kv->type != GGUF_ARRAY || kv->item != GGUF_F32)
-        return err_set(err, "%.200s: tokenizer.ggml.scores is %s; it should be an array of f32", g->path,
-                       kv ? "of another type" : "missing");
+        return err_set(err, "%.200s: tokenizer.ggml.scores is %s; it should be an array of f32",
+                       g->path, kv ? "of another type" : "missing");
     if (kv->count != t->n)
-        return err_set(err, "%.200s: tokenizer.ggml.scores has %llu items; tokenizer.ggml.tokens has %u", g->path,
-                       (unsigned long long)kv->count, t->n);
+        return err_set(err,
+                       "%.200s: tokenizer.ggml.scores has %llu items; tokenizer.ggml.tokens has %u",
+                       g->path, (unsigned long long)kv->count, t->n);
     if (byte_tokens(t, g, literals, err))
         return -1;
     struct splits s = {0};
@@ -154,7 +168,8 @@ int spm_encode(const struct token_model *t, const char *text, size_t len, struct
             for (size_t b = 0; b < (bytes == mark ? sizeof mark : k); b++)
                 if (bpe_push(w, (u32)t->bytes[(u8)bytes[b]], err))
                     return -1;
-        } else if (!after_unknown && bpe_push(w, (u32)t->special.unk, err)) { /* neighbours share one */
+        } else if (!after_unknown &&
+                   bpe_push(w, (u32)t->special.unk, err)) { /* neighbours share one */
             return -1;
         }
         after_unknown = id < 0;
