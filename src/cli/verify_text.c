@@ -16,8 +16,7 @@ static const char *const SENTENCES[] = {
     "Once, in the village of Crow Hill, there lived",
     "The fox put the lantern down and said to the owl:",
     "def count(words):\n    \"\"\"How often each word occurs.\"\"\"\n",
-    "Stra\xc3\x9f"
-    "e, \xe6\x9d\xb1\xe4\xba\xac, 3.14159, 12:30.",
+    "Stra\xc3\x9f\x65, \xe6\x9d\xb1\xe4\xba\xac, 3.14159, 12:30.",
 };
 
 enum {
