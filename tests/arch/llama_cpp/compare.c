@@ -1,8 +1,9 @@
 /* What llama.cpp makes of the files that make_gguf.py writes: logits and greedy ids against the
- * same oracle that tests/test_arch.c holds plainsong to. Run by hand, once; README.md tells how.
- * Not part of the tests: it needs llama.cpp's library and headers, which this tree does not have.
+ * same oracle that tests/test_arch.c holds plainsong to. Run by hand, once; tests/oracle/README.md
+ * tells how. Not part of the tests: it needs llama.cpp's library and headers, which this tree does
+ * not have.
  *
- *     compare FILE.gguf ORACLE_DIR [BACKENDS_DIR] */
+ *     compare FILE.gguf ORACLE_DIR BACKENDS_DIR [f32]      f32: of keys and values, else f16 */
 #include <jansson.h>
 #include <llama.h>
 #include <math.h>
@@ -107,7 +108,7 @@ static float *read_floats(const char *dir, const char *name)
 
 int main(int argc, char **argv)
 {
-    if (argc < 3)
+    if (argc < 4)
         return 2;
     char path[512];
     json_error_t e;
@@ -115,11 +116,11 @@ int main(int argc, char **argv)
     json_t *root = json_load_file(path, 0, &e);
     float *want = read_floats(argv[2], "logits.f32");
     llama_log_set(quiet, NULL);
-    if (argc > 3)
-        ggml_backend_load_all_from_path(argv[3]);
+    ggml_backend_load_all_from_path(argv[3]);
     struct llama_model_params mp = llama_model_default_params();
     struct llama_context_params cp = llama_context_default_params();
     cp.n_ctx = N_CTX;
+    cp.type_k = cp.type_v = argc > 4 ? GGML_TYPE_F32 : GGML_TYPE_F16;
     cp.n_batch = cp.n_ubatch = MAX_TOKENS;
     cp.n_threads = cp.n_threads_batch = 1;
     cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
