@@ -174,8 +174,7 @@ static u32 make_step(struct ps_engine *e, struct ps_stream *only, struct step *t
     return n_rows;
 }
 
-/* FNV-1a over the words of a row. */
-static u64 hash_logits(const float *x, u32 n)
+u64 engine_hash(const float *x, u32 n)
 {
     u64 h = 0xCBF29CE484222325ull;
     for (u32 i = 0; i < n; i++) {
@@ -201,7 +200,7 @@ static i32 choose(struct ps_engine *e, struct ps_stream *s, const float *logits,
     i32 id = sampler_choose(s->sampler, logits, known(s), NULL, err);
     if (id < 0)
         return -1;
-    *hash = hash_logits(logits, e->plan.hp.n_vocab);
+    *hash = engine_hash(logits, e->plan.hp.n_vocab);
     if (s->logits)
         memcpy(s->logits + (u64)s->n_generated * e->plan.hp.n_vocab, logits, e->plan.hp.n_vocab * sizeof *logits);
     if (s->forced)
@@ -274,10 +273,12 @@ static void run_step(struct ps_engine *e, struct ps_stream *only, double *since)
     bool ok = device_step(e->device, e->rows, n_rows, &err) == 0;
     double device_s = time_now() - t0;
     pace_note(&e->pace, t.n_decode, t.n_prompt, device_s);
-    take_results(e, t.n_streams, n_rows, ok, &err);
-    pthread_mutex_lock(&e->lock);
+    pthread_mutex_lock(&e->lock); /* counted before its tokens are handed out: who has a token sees its step */
     e->steps++;
     device_stats(e->device, &e->stats);
+    pthread_mutex_unlock(&e->lock);
+    take_results(e, t.n_streams, n_rows, ok, &err);
+    pthread_mutex_lock(&e->lock);
     double now = time_now();
     e->tail_s += now - *since - device_s;
     *since = now;

@@ -65,27 +65,46 @@ u64 plan_kv_bytes(const struct plan *p, enum kv_type kv)
     return (u64)p->hp.n_layers * p->hp.n_kv * 2 * head;
 }
 
+/* Types (once when all are the same) and shapes of an operation's matrices: "q4_k,q4_k,q6_k 4096+512+512x2048". */
+static void describe(const struct plan *p, const struct plan_op *op, char *out, size_t n)
+{
+    const struct plan_weight *w[PLAN_MAX_MATS] = {0};
+    size_t at = 0;
+    bool same = true;
+    out[0] = 0;
+    for (u32 i = 0; i < op->n_mats; i++) {
+        w[i] = &p->weights[op->mats[i].weight];
+        same &= w[i]->tensor->type == w[0]->tensor->type;
+    }
+    for (u32 i = 0; i < (same ? min_u32(op->n_mats, 1) : op->n_mats) && at < n; i++)
+        at += (size_t)snprintf(out + at, n - at, "%s%s", i ? "," : "", dtype_info(w[i]->tensor->type)->name);
+    for (u32 i = 0; i < op->n_mats && at < n; i++)
+        at += (size_t)snprintf(out + at, n - at, "%s%u", i ? "+" : " ", w[i]->n_out);
+    if (op->n_mats && at < n)
+        snprintf(out + at, n - at, "x%u", w[0]->n_in);
+}
+
 static void print_op(const struct plan *p, const struct plan_op *op, u32 index, FILE *out)
 {
-    char what[64] = "", layer[12] = "-";
-    size_t at = 0;
-    for (u32 i = 0; i < op->n_mats && at < sizeof what; i++) {
-        const struct plan_weight *w = &p->weights[op->mats[i].weight];
-        at += (size_t)snprintf(what + at, sizeof what - at, "%s%s %ux%u", i ? ", " : "",
-                               dtype_info(w->tensor->type)->name, w->n_out, w->n_in);
-    }
+    char what[96], layer[12] = "-", kind[16], to[16];
+    describe(p, op, what, sizeof what);
     if (op->layer >= 0)
         snprintf(layer, sizeof layer, "%d", op->layer);
-    fprintf(out, "%5u %5s  %-11s %-7s -> %-7s %12llu  %s%s%s\n", index, layer, KINDS[op->kind], BUFS[op->in],
-            BUFS[op->add ? BUF_X : op->out], (unsigned long long)plan_op_bytes(p, op), what, op->add ? " +x" : "",
-            op->last ? " (logit rows)" : "");
+    snprintf(kind, sizeof kind, "%s%s", KINDS[op->kind], op->last ? "*" : "");
+    snprintf(to, sizeof to, "%s%s", BUFS[op->add ? BUF_X : op->out], op->add ? "+" : "");
+    fprintf(out, "%4u %3s %-11s %-7s %-8s %9llu %s\n", index, layer, kind, BUFS[op->in], to,
+            (unsigned long long)plan_op_bytes(p, op), what);
 }
 
 void plan_print(const struct plan *p, FILE *out)
 {
-    fprintf(out, "%5s %5s  %-11s %-7s    %-7s %12s  %s\n", "op", "layer", "kind", "in", "out", "bytes/row", "weights");
+    fprintf(out, "%4s %3s %-11s %-7s %-8s %9s %s\n", "op", "lay", "kind", "in", "out", "bytes/row", "weights");
     for (u32 i = 0; i < p->n_ops; i++)
         print_op(p, &p->ops[i], i, out);
-    fprintf(out, "\n%u operations, %llu bytes of weights a token (one row), %llu bytes of f16 keys and values a position\n",
-            p->n_ops, (unsigned long long)plan_token_bytes(p), (unsigned long long)plan_kv_bytes(p, KV_F16));
+    fprintf(out,
+            "\nx+: added to x.  *: only rows that want logits.\n"
+            "%u operations; a token alone reads %llu bytes of weights;\n"
+            "a position keeps %llu bytes of keys and values in f16, %llu in q8_0\n",
+            p->n_ops, (unsigned long long)plan_token_bytes(p), (unsigned long long)plan_kv_bytes(p, KV_F16),
+            (unsigned long long)plan_kv_bytes(p, KV_Q8_0));
 }
