@@ -100,7 +100,7 @@ if [ "$what" = all ]; then
     for by in $made; do
         case $by in
         gcc) sanitized_programs "" ;;
-        clang) sanitized_programs -clang && echo "fuzz_gguf sh tests/fuzz/run.sh" ;;
+        clang) sanitized_programs -clang && echo "fuzz sh tests/fuzz/run.sh" ;;
         esac
     done | programs
     echo "     not under the sanitizers: $too_long: minutes of arithmetic that test_kernel covers operation by operation"

@@ -4,7 +4,7 @@
 # The program says "ok ..." and "not ok ..." at the start of lines (cmocka does with CMOCKA_MESSAGE_OUTPUT=TAP). Beside
 # each "not ok", one more failure is counted when it ends with a status that no line accounts for (a crash, a leak), ends
 # before its plan "1..N" is fulfilled, or says nothing. A skip is neither passed nor failed: it is printed with its
-# reason, the line before it. Always ends with 0, so that others go on.
+# reason, the line before it; a script says "skipped NAME: why". Always ends with 0, so that others go on.
 set -u
 counts=$1 label=$2
 shift 2
@@ -20,7 +20,7 @@ seconds=$(($(date +%s) - begin))
 
 # passed failed skipped planned
 set -- $(awk '
-    /^(not )?ok .*# SKIP/ { skipped++; next }
+    /^(not )?ok .*# SKIP/ || /^skipped / { skipped++; next }
     /^ok / { passed++ }
     /^not ok / { failed++ }
     /^1\.\.[0-9]+/ { planned += substr($1, 4) }
@@ -52,6 +52,7 @@ echo "$passed $failed" >"$counts/$label.count"
             sub(/# SKIP */, "", name)
             print "     skipped: " name ": " (before ~ /^(not ok|ok|1\.\.|# )/ || before == "" ? "gives no reason" : before)
         }
+        /^skipped / { print "     " $0 }
         { before = $0 }' "$log"
     if [ "$failed" -gt 0 ]; then
         grep '^not ok ' "$log" | head -n 20 | sed 's/^/     /'

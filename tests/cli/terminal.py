@@ -142,4 +142,6 @@ def run_flush(plainsong):
 
 
 if __name__ == "__main__":
+    # A job in a script's background has SIGINT ignored, and would hand that on to plainsong; a handler is not handed on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     globals()[sys.argv[2]](os.path.abspath(sys.argv[1]))

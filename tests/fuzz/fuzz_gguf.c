@@ -1,9 +1,6 @@
 /* Any bytes as a model file: opening must answer, never crash. With libFuzzer:
  *
- *   clang -std=c11 -D_GNU_SOURCE -Isrc -g -O1 -fsanitize=fuzzer,address,undefined
- * tests/fuzz/fuzz_gguf.c \ src/model/gguf.c src/model/gguf_find.c src/model/hparams.c
- * src/model/weights.c src/base/base.c src/base/dtype.c -lm
- *   ./a.out -max_len=8192 tests/fuzz/corpus/gguf
+ *   sh tests/fuzz/run.sh 20000 gguf
  *
  * Or, without libFuzzer, -DFUZZ_MAIN makes a program that runs the files it is given. */
 #include "model/weights.h"

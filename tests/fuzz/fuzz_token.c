@@ -3,10 +3,7 @@
  * no control token unless asked for); from 7 on the rest is patches to a small file, (offset,
  * value) three bytes each, and opening must answer.
  *
- *   clang -std=c11 -D_GNU_SOURCE -Isrc -g -O1 -fsanitize=fuzzer,address,undefined
- * tests/fuzz/fuzz_token.c \ src/model/token*.c src/model/gguf.c src/model/gguf_find.c
- * src/base/base.c src/base/dtype.c -lpcre2-8 -lutf8proc -lm
- *   ./a.out -max_len=512 tests/fuzz/corpus/token
+ *   sh tests/fuzz/run.sh 20000 token
  *
  * Or, without libFuzzer, -DFUZZ_MAIN makes a program that runs the files it is given. */
 #include "model/token.h"

@@ -1,25 +1,44 @@
 #!/bin/sh
-# A short run of the fuzzer over GGUF files: the kept corpus, then 20,000 inputs made from it with a fixed seed.
-#   sh tests/fuzz/run.sh [RUNS]
-# Prints "ok NAME" or "not ok NAME: why". Needs clang. What it finds stays in build/fuzz/.
+# A short run of each fuzzer: its kept corpus, then inputs made from it with a fixed seed.
+#   sh tests/fuzz/run.sh [RUNS [NAME]]      20,000 of each
+# Prints "ok NAME" or "not ok NAME". Needs clang. What it finds stays in build/fuzz/.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 runs=${1:-20000}
+only=${2:-}
 out=build/fuzz
+failed=0
 rm -rf $out
-mkdir -p $out/corpus
-sources="src/model/gguf.c src/model/gguf_find.c src/model/hparams.c src/model/weights.c src/base/base.c src/base/dtype.c"
+mkdir -p $out
+base="src/base/base.c src/base/dtype.c src/model/gguf.c src/model/gguf_find.c"
+
+# fuzz NAME MAX_LEN SOURCES_AND_LIBRARIES...
+fuzz() {
+    name=$1 max_len=$2
+    shift 2
+    [ -z "$only" ] || [ "$only" = "$name" ] || return 0
+    if ! clang -std=c11 -D_GNU_SOURCE -Isrc -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
+        "tests/fuzz/fuzz_$name.c" "$@" -lm -o $out/fuzz_$name; then
+        echo "not ok fuzz_$name: does not build"
+        failed=1
+        return
+    fi
+    mkdir -p $out/corpus_$name
+    if $out/fuzz_$name -seed=1 -runs="$runs" -max_len="$max_len" -timeout=20 -artifact_prefix=$out/ \
+        $out/corpus_$name tests/fuzz/corpus/$name >$out/$name.log 2>&1; then
+        tail -n 1 $out/$name.log
+        echo "ok fuzz_$name: $runs inputs"
+    else
+        tail -n 60 $out/$name.log
+        echo "not ok fuzz_$name"
+        failed=1
+    fi
+}
+
+# The lists become words.
 # shellcheck disable=SC2086
-if ! clang -std=c11 -D_GNU_SOURCE -Isrc -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
-    tests/fuzz/fuzz_gguf.c $sources -lm -o $out/fuzz_gguf; then
-    echo "not ok fuzz_gguf: does not build"
-    exit 1
-fi
-if $out/fuzz_gguf -seed=1 -runs="$runs" -max_len=8192 -timeout=10 -artifact_prefix=$out/ -print_final_stats=1 \
-    $out/corpus tests/fuzz/corpus/gguf >$out/gguf.log 2>&1; then
-    echo "ok fuzz_gguf: $runs inputs, no finding"
-else
-    cat $out/gguf.log
-    echo "not ok fuzz_gguf"
-    exit 1
-fi
+{
+    fuzz gguf 8192 $base src/model/hparams.c src/model/weights.c
+    fuzz token 512 $base src/model/token*.c -lpcre2-8 -lutf8proc
+}
+exit $failed
