@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -673,14 +674,20 @@ static void memory_stays_below_the_file(void **state)
 #endif
 }
 
+/* Of this process: what else the machine does is not counted. */
+static double cpu_seconds(void)
+{
+    return (double)clock() / CLOCKS_PER_SEC;
+}
+
 static double open_seconds(const char *path)
 {
     struct gguf g;
     struct err err = {""};
-    double start = time_now();
+    double start = cpu_seconds();
     if (gguf_open(&g, path, &err))
         fail_msg("%s", err.text);
-    double seconds = time_now() - start;
+    double seconds = cpu_seconds() - start;
     gguf_close(&g);
     return seconds;
 }
@@ -714,9 +721,9 @@ static void opens_fast(void **state)
     struct bytes out = many_entries(1, 1 << 17);
     put_zeros(&out, 8 << 20);
     struct gguf g;
-    double start = time_now();
+    double start = cpu_seconds();
     assert_int_equal(gguf_parse(&g, "t.gguf", out.at, out.len, NULL), 0);
-    assert_true(time_now() - start < 1.0 * SLOWER);
+    assert_true(cpu_seconds() - start < 1.0 * SLOWER);
     assert_non_null(gguf_find_tensor(&g, "1ffff"));
     gguf_close(&g);
     free(out.at);
