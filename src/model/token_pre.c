@@ -107,8 +107,8 @@ int pre_open(struct token_pre *p, const char *path, struct gguf_str name, struct
             return err_set(err, "PCRE2 refuses the pattern of pre-tokenizer %s at %zu (error %d)",
                            k->names, at, code);
         }
-        pcre2_jit_compile(
-            re, PCRE2_JIT_COMPLETE); /* without it the interpreter runs: the same cut, slower */
+        /* Where this fails the interpreter runs: the same cut, slower. */
+        pcre2_jit_compile(re, PCRE2_JIT_COMPLETE);
         p->stages[p->n_stages] = re;
     }
     return 0;
