@@ -329,6 +329,29 @@ static void user_text_is_only_text(void **state)
     token_ids_free(&ids);
 }
 
+/* What a guard covers is text, and takes nothing away from a mark that ends where it begins. */
+static void guards_end_marks(void **state)
+{
+    (void)state;
+    struct made m;
+    struct token_ids ids = {0};
+    make_fixture(&m, "olmo"); /* has <|im|> and <|im|>x, and runs of 2, 3, 4 and 8 spaces */
+    static const char text[] = "<|im|>x<|im|>    ";
+    struct token_guard guard = {6, sizeof text - 1};
+    i32 mark = token_find(m.t, "<|im|>", 6), run = token_find(m.t, "    ", 4);
+    assert_true(mark >= 0 && run >= 0);
+    assert_int_equal(token_encode_guarded(m.t, text, sizeof text - 1, &guard, 1,
+                                          TOKEN_PARSE_SPECIAL, &ids, &m.err),
+                     0);
+    assert_true(ids.n > 3);
+    assert_int_equal(ids.ids[0], mark);
+    assert_int_equal(ids.ids[ids.n - 1], run);
+    ids.ids[0] = 0;
+    assert_false(contains(&ids, mark));
+    token_ids_free(&ids);
+    unmake(&m);
+}
+
 /* Spellings of every added token, whole and after a change that NFC or merging could undo, in all
  * vocabularies. */
 static void no_text_is_control(void **state)
@@ -747,6 +770,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(oracle_300),
         cmocka_unit_test(fixtures),
         cmocka_unit_test(user_text_is_only_text),
+        cmocka_unit_test(guards_end_marks),
         cmocka_unit_test(no_text_is_control),
         cmocka_unit_test(bos_and_ends),
         cmocka_unit_test(ill_formed_text),

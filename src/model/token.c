@@ -289,7 +289,7 @@ static i32 added_at(const struct token_added *a, const struct gguf_str *texts, c
                     size_t len)
 {
     i32 best = TOKEN_NONE;
-    u32 lo = 0, hi = a->n;
+    u32 lo = 0, hi = len && a->first[(u8)s[0]] ? a->n : 0;
     for (size_t d = 0; lo < hi; d++) {
         if (texts[a->ids[lo]].len == d)
             best = (i32)a->ids[lo++];
@@ -420,7 +420,8 @@ static int encode_plain(const struct token_model *t, const char *text, size_t le
 }
 
 /* Added tokens are cut out first, leftmost and longest, from the text as it came; what lies between
- * them is normalised, cut and merged by itself. One that would touch a guard is text. */
+ * them is normalised, cut and merged by itself. A guard is out of their reach, but for white space.
+ */
 static int encode_parts(const struct token_model *t, const char *text, size_t len,
                         const struct token_guard *guards, size_t n_guards,
                         const struct token_added *added, struct bpe_work *w, struct token_ids *out,
@@ -430,9 +431,14 @@ static int encode_parts(const struct token_model *t, const char *text, size_t le
     for (size_t i = 0; i < len;) {
         while (g < n_guards && guards[g].to <= i)
             g++;
-        i32 id =
-            added->first[(u8)text[i]] ? added_at(added, t->texts, text + i, len - i) : TOKEN_NONE;
-        if (id < 0 || (g < n_guards && guards[g].from < i + t->texts[id].len)) {
+        size_t room = g == n_guards ? len - i : guards[g].from > i ? guards[g].from - i : 0;
+        i32 id = added_at(added, t->texts, text + i, room);
+        if (room < len - i) {
+            i32 space = added_at(&t->spaces, t->texts, text + i, len - i);
+            if (space >= 0 && (id < 0 || t->texts[space].len > t->texts[id].len))
+                id = space;
+        }
+        if (id < 0) {
             i++;
             continue;
         }
