@@ -10,11 +10,12 @@ enum { NEVER = UINT32_MAX };
 
 /* ---- drawing ---- */
 
-static void add(struct verify_scene *s, u32 text, u32 tokens, u32 join)
+static struct verify_part *add(struct verify_scene *s, u32 text, u32 tokens, u32 join)
 {
-    if (s->n < VERIFY_PARTS)
-        s->parts[s->n++] =
-            (struct verify_part){.text = text, .tokens = tokens, .join = join, .cancel = NEVER};
+    struct verify_part *p = &s->parts[s->n < VERIFY_PARTS ? s->n++ : VERIFY_PARTS - 1];
+    *p = (struct verify_part){
+        .text = text, .tokens = tokens, .join = join, .cancel = NEVER, .enough = NEVER};
+    return p;
 }
 
 /* One stream in twelve, and of the small scenes one in three, has a long prompt. */
@@ -30,28 +31,31 @@ static void draw_fused(struct verify_scene *s, u32 n, u64 *state, const struct v
     }
 }
 
-/* One in eight is a neighbour of one token, one in eight ends anywhere; one in five is cancelled or
- * left somewhere, one in eight while its long prompt is read. */
+/* One in eight is a neighbour of one token, one in eight ends anywhere. Cancelled or left: one in
+ * eight while its long prompt is read, one in four while it generates, one in ten as soon as it is
+ * there. */
 static void draw_ragged(struct verify_scene *s, u32 n, u32 gen, u64 *state,
                         const struct verify_texts *t)
 {
     u32 join = 0, n_long = t->n - t->n_short;
     for (u32 i = 0; i < n; i++) {
         u32 kind = verify_text_below(state, 8), chance = verify_text_below(state, 10);
-        bool broken_off = n_long && i % 8 == 5, is_long = n_long && (chance == 0 || broken_off);
+        bool in_prompt = n_long && i % 8 == 5, is_long = n_long && (chance == 0 || in_prompt);
         u32 text = is_long ? t->n_short + verify_text_below(state, n_long)
                            : verify_text_below(state, t->n_short);
-        u32 out = t->list[text].n_out;
-        if (kind == 0)
-            add(s, i % 2 ? text : 0, 1, join); /* text 0 is a prompt of one token */
-        else
-            add(s, text, kind == 1 ? 1 + verify_text_below(state, out) : out, join);
-        if (broken_off || verify_text_below(state, 5) == 0) {
-            struct verify_part *p = &s->parts[s->n - 1];
-            bool at_once = verify_text_below(state, 3) == 0;
-            p->cancel = join + (broken_off ? 3 : at_once ? 0 : verify_text_below(state, gen * 4));
-            p->leave = verify_text_below(state, 2);
+        u32 out = t->list[text].n_out, tokens = kind == 1 ? 1 + verify_text_below(state, out) : out;
+        if (kind == 0) {
+            text = i % 2 ? text : 0; /* text 0 is a prompt of one token */
+            tokens = 1;
         }
+        struct verify_part *p = add(s, text, tokens, join);
+        if (in_prompt)
+            p->cancel = join + 3;
+        else if (i % 4 == 2)
+            p->enough = 1 + verify_text_below(state, tokens / 2 + 1);
+        else if (verify_text_below(state, 10) == 0)
+            p->cancel = join;
+        p->leave = verify_text_below(state, 2);
         join += verify_text_below(state, 3) ? verify_text_below(state, gen / 2 + 2) : 0;
     }
 }
@@ -251,18 +255,33 @@ static int due(struct stage *g, struct err *err)
             return -1;
     for (u32 i = 0; i < g->next; i++) {
         struct voice *v = &g->voices[i];
-        if (v->stream && !v->cancelled && g->clock >= v->part->cancel)
+        if (v->stream && !v->cancelled && (g->clock >= v->part->cancel || v->n >= v->part->enough))
             cancel(g, v);
     }
     return 0;
 }
 
-/* Whether reading it would wait for a slot to become free. */
-static bool queued(const struct voice *v)
+/* The stream to read next, after voice `last`: one with something to read, in turn; else the one
+ * that will have it first: in its answer before in its prompt before in the queue. */
+static struct voice *choose(struct stage *g, u32 last)
 {
-    struct ps_stream_info info;
-    ps_stream_info(v->stream, &info);
-    return info.end == PS_END_NONE && info.slot < 0;
+    struct voice *best = NULL;
+    u32 best_phase = 0;
+    for (u32 k = 1; k <= g->next; k++) {
+        struct voice *v = &g->voices[(last + k) % g->next];
+        struct ps_stream_info info;
+        if (!v->stream)
+            continue;
+        ps_stream_info(v->stream, &info);
+        if (info.end != PS_END_NONE || info.n_generated > v->n)
+            return v;
+        u32 phase = info.n_generated ? 3 : info.slot >= 0 ? 2 : 1;
+        if (phase > best_phase) {
+            best = v;
+            best_phase = phase;
+        }
+    }
+    return best;
 }
 
 /* A token of one stream. */
@@ -305,25 +324,13 @@ int verify_scene_run(const struct verify_scene *s, const struct verify_texts *t,
     g->tally = tally;
     g->diff = diff;
     g->gen = gen;
+    u32 last = 0;
     int rc = due(g, err);
     while (rc == 0 && g->n_open) {
-        bool read = false;
-        for (u32 i = 0; rc == 0 && i < g->next; i++) {
-            struct voice *v = &g->voices[i];
-            if (!v->stream || queued(v))
-                continue;
-            read_one(g, v);
-            read = true;
-            rc = due(g, err);
-        }
-        if (rc == 0 && !read) { /* all that are open wait for a slot that is just being freed */
-            for (u32 i = 0; i < g->next && !read; i++)
-                if (g->voices[i].stream) {
-                    read_one(g, &g->voices[i]);
-                    read = true;
-                }
-            rc = due(g, err);
-        }
+        struct voice *v = choose(g, last);
+        last = (u32)(v - g->voices);
+        read_one(g, v);
+        rc = due(g, err);
         if (tell)
             tell(arg, tally);
     }

@@ -18,6 +18,7 @@ enum verify_kind {
 struct verify_part {
     u32 text, tokens;
     u32 join, cancel; /* on the clock; cancel UINT32_MAX: never */
+    u32 enough;       /* cancelled after so many tokens of its own; UINT32_MAX: never */
     bool leave;       /* cancelled by closing it at once */
 };
 

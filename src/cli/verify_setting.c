@@ -154,22 +154,24 @@ static int slots(struct verify_settings *out, const struct verify_bounds *b, str
     return 0;
 }
 
+/* Thread counts and instruction sets; those that are not the best are slow, so they get less to do.
+ */
 static int machines(struct verify_settings *out, const struct verify_bounds *b, struct err *err)
 {
     const char *isas[ISAS];
-    u32 n_isas = b->set.isa ? 0 : kernels_list(isas, ISAS),
-        n_threads = b->set.n_threads ? 0 : b->n_cores + 1;
-    for (u32 i = 0; i < n_threads + n_isas; i++) {
+    u32 n_isas = b->set.isa ? 0 : kernels_list(isas, ISAS);
+    u32 n_threads = b->set.n_threads ? 0 : b->n_cores + 1, n = n_threads + n_isas;
+    for (u32 i = 0; i < n; i++) {
         struct ps_engine_options o = plain(b);
+        bool slow = i >= n_threads && i + 1 < n;
         if (i < n_threads)
             o.n_threads = i + 1;
         else
             o.isa = isas[i - n_threads];
         if (b->quick ? add(out, b, &o, VERIFY_FUSED, near(b, 4), err)
                      : add(out, b, &o, VERIFY_FUSED, near(b, 2), err) ||
-                           add(out, b, &o, VERIFY_FUSED, near(b, 8), err) ||
-                           add(out, b, &o, VERIFY_FUSED, near(b, 32), err) ||
-                           ragged(out, b, &o, 1, 16, err))
+                           add(out, b, &o, VERIFY_FUSED, near(b, slow ? 4 : 32), err) ||
+                           ragged(out, b, &o, 1, slow ? 8 : 16, err))
             return -1;
     }
     return 0;
@@ -202,9 +204,12 @@ int verify_setting_draw(struct verify_settings *out, const struct verify_bounds 
         o.n_slots = min_u32(SLOTS[verify_text_below(state, COUNT(SLOTS))], most(b));
     if (!b->set.n_threads)
         o.n_threads = verify_text_below(state, b->n_cores + 2);
-    u32 isa = verify_text_below(state, 2 * n_isas);
-    if (!b->set.isa && isa < n_isas)
+    u32 isa = verify_text_below(state, 3 * n_isas);
+    if (!b->set.isa && isa < n_isas) {
         o.isa = isas[isa];
+        if (isa + 1 < n_isas && !b->set.n_slots) /* a slow one */
+            o.n_slots = min_u32(o.n_slots, 4);
+    }
     o.chunk = CHUNKS[verify_text_below(state, COUNT(CHUNKS))];
     o.serialize |= verify_text_below(state, 8) == 0;
     o.experts_per_row |= verify_text_below(state, 4) == 0;
