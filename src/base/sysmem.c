@@ -4,7 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__APPLE__)
+#if defined(__linux__)
+#include <dirent.h>
+#include <unistd.h>
+#elif defined(__APPLE__)
 #include <mach/mach.h>
 #endif
 
@@ -52,6 +55,49 @@ u64 sysmem_available(void)
     avail = limit(avail, "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current");
     return limit(avail, "/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes");
 }
+
+/* The first line of /proc/PID/FILE, without its newline; false when it cannot be read. */
+static bool proc_line(const char *pid, const char *file, char *line, size_t n)
+{
+    char path[64];
+    if (snprintf(path, sizeof path, "/proc/%s/%s", pid, file) >= (int)sizeof path)
+        return false;
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return false;
+    bool ok = fgets(line, (int)n, f) != NULL;
+    fclose(f);
+    if (ok)
+        line[strcspn(line, "\n")] = 0;
+    return ok;
+}
+
+u32 sysmem_others(u32 *pid, u64 *bytes)
+{
+    char own[64], name[64], statm[128];
+    u32 found = 0;
+    *pid = 0;
+    *bytes = 0;
+    DIR *dir = proc_line("self", "comm", own, sizeof own) ? opendir("/proc") : NULL;
+    if (!dir)
+        return 0;
+    for (struct dirent *e; (e = readdir(dir));) {
+        unsigned long id = strtoul(e->d_name, NULL, 10);
+        unsigned long long pages;
+        if (id == 0 || id == (unsigned long)getpid() || !proc_line(e->d_name, "comm", name, sizeof name) ||
+            strcmp(name, own) || !proc_line(e->d_name, "statm", statm, sizeof statm) ||
+            sscanf(statm, "%*u %llu", &pages) != 1)
+            continue;
+        found++;
+        u64 resident = pages * (u64)sysconf(_SC_PAGESIZE);
+        if (resident >= *bytes) {
+            *bytes = resident;
+            *pid = (u32)id;
+        }
+    }
+    closedir(dir);
+    return found;
+}
 #elif defined(__APPLE__)
 u64 sysmem_available(void)
 {
@@ -64,6 +110,15 @@ u64 sysmem_available(void)
 #else
 u64 sysmem_available(void)
 {
+    return 0;
+}
+#endif
+
+#if !defined(__linux__)
+u32 sysmem_others(u32 *pid, u64 *bytes)
+{
+    *pid = 0;
+    *bytes = 0;
     return 0;
 }
 #endif
