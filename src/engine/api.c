@@ -2,10 +2,12 @@
 #include "engine/model.h"
 
 #include "base/sysmem.h"
+#include "engine/budget.h"
 #include "engine/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #ifndef PS_VERSION
 #define PS_VERSION "0.0.0"
@@ -161,50 +163,8 @@ enum {
     DEFAULT_SLOTS = 4,
     DEFAULT_QUEUE = 64,
     DEFAULT_CHUNK = 64,
-    MAX_SLOTS = 1024,
-    CTX_STEP = 256,            /* a default context is a multiple of this */
-    RESERVE_BYTES = 512 << 20  /* left to the system and to streams */
+    MAX_SLOTS = 1024
 };
-
-/* Bytes one slot of n_ctx positions costs: keys and values, its token list, its share of the rotation table is small. */
-static u64 slot_bytes(const struct plan *p, enum kv_type kv, u64 n_ctx)
-{
-    return n_ctx * (plan_kv_bytes(p, kv) + sizeof(u32));
-}
-
-static u64 fixed_bytes(const struct ps_engine *e)
-{
-    u64 sum = RESERVE_BYTES;
-    for (u32 i = 0; i < e->plan.n_weights; i++)
-        sum += e->plan.weights[i].file_bytes + e->plan.weights[i].file_bytes / 32; /* panels are up to 3 % larger */
-    return sum + (u64)e->n_slots * e->plan.hp.n_vocab * sizeof(float);
-}
-
-/* The context: what was asked for if it fits, else an error that names what would; without a wish the largest that
- * fits. Decided before any weight is read. */
-static int choose_ctx(struct ps_engine *e, enum kv_type kv, u32 wish, struct err *err)
-{
-    u32 top = e->plan.hp.n_ctx;
-    u64 avail = sysmem_available(), fixed = fixed_bytes(e), per = slot_bytes(&e->plan, kv, 1) * e->n_slots;
-    if (wish > top)
-        return err_set(err, "--ctx %u: this model reads at most %u positions", wish, top);
-    u64 fits = avail == 0 ? top : avail > fixed ? min_u64((avail - fixed) / per, top) : 0;
-    if (fits < top)
-        fits = fits / CTX_STEP * CTX_STEP;
-    e->n_ctx = wish ? wish : (u32)fits;
-    if (e->n_ctx && e->n_ctx <= fits)
-        return 0;
-    if (avail <= fixed + slot_bytes(&e->plan, kv, CTX_STEP))
-        return err_set(err, "not enough memory: the weights take %.1f GB, %.1f GB are available", (double)fixed / 1e9,
-                       (double)avail / 1e9);
-    if (fits)
-        return err_set(err, "not enough memory for --slots %u --ctx %u (%.1f GB of %.1f GB available): try --slots %u --ctx %llu",
-                       e->n_slots, wish, (double)(fixed + per * wish) / 1e9, (double)avail / 1e9, e->n_slots,
-                       (unsigned long long)fits);
-    return err_set(err, "not enough memory for --slots %u (%.1f GB available): try --slots 1 --ctx %llu", e->n_slots,
-                   (double)avail / 1e9,
-                   (unsigned long long)((avail - fixed) / slot_bytes(&e->plan, kv, 1) / CTX_STEP * CTX_STEP));
-}
 
 static int find_ends(struct ps_engine *e, struct err *err)
 {
@@ -234,7 +194,10 @@ static int read_options(struct ps_engine *e, const struct ps_engine_options *o, 
     if (o->kv && !q8 && strcmp(o->kv, "f16"))
         return err_set(err, "--kv: expected f16 or q8_0");
     strcpy(e->kv_name, q8 ? "q8_0" : "f16");
-    if (choose_ctx(e, q8 ? KV_Q8_0 : KV_F16, o->n_ctx, err))
+    struct budget budget = {.plan = &e->plan, .kv = q8 ? KV_Q8_0 : KV_F16, .n_slots = e->n_slots,
+                            .max_rows = e->n_slots + e->chunk, .available = sysmem_available()};
+    e->n_ctx = budget_ctx(&budget, o->n_ctx, err);
+    if (!e->n_ctx)
         return -1;
     *d = (struct device_opts){
         .name = o->device,
@@ -242,8 +205,8 @@ static int read_options(struct ps_engine *e, const struct ps_engine_options *o, 
         .n_threads = o->n_threads,
         .n_slots = e->n_slots,
         .n_ctx = e->n_ctx,
-        .kv = q8 ? KV_Q8_0 : KV_F16,
-        .max_rows = e->n_slots + e->chunk,
+        .kv = budget.kv,
+        .max_rows = budget.max_rows,
         .max_logits = e->n_slots,
         .no_setup_cache = o->no_setup_cache,
         .experts_per_row = o->experts_per_row,
@@ -311,6 +274,33 @@ void ps_engine_close(struct ps_engine *e)
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->lock);
     free(e);
+}
+
+struct device *engine_borrow(struct ps_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    while (e->active || e->queue) {
+        pthread_mutex_unlock(&e->lock);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        pthread_mutex_lock(&e->lock);
+    }
+    for (u32 i = 0; i < e->n_slots; i++)
+        kv_cut(e->kv, i, 0);
+    return e->device; /* the lock stays held: the engine's thread waits for work without it */
+}
+
+void engine_hold(struct ps_engine *e, bool hold)
+{
+    pthread_mutex_lock(&e->lock);
+    e->held = hold;
+    pthread_cond_signal(&e->work);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_give_back(struct ps_engine *e)
+{
+    device_stats(e->device, &e->stats);
+    pthread_mutex_unlock(&e->lock);
 }
 
 void ps_engine_stats(struct ps_engine *e, struct ps_stats *s)

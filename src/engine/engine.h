@@ -39,6 +39,9 @@ struct ps_stream {
     u32 n_run;                  /* tokens of ids whose keys and values are in the slot */
     double opened, started, first, last;
     u32 step_row, step_rows;    /* of the step being made: first logits row, rows */
+    bool step_logits;           /* what came of it: logits, and the token chosen, or -1 */
+    i32 step_id;
+    u64 step_hash;
     /* both, under engine->lock */
     enum phase phase;
     enum ps_end end;
@@ -72,6 +75,7 @@ struct ps_engine {
     struct ps_stream *queue, **queue_end, *active;
     u32 n_queued, n_active;
     bool quit;
+    bool held;                  /* the queue waits although there are slots */
     u64 steps, prompt_rows;     /* counted by the scheduler */
     double tail_s;              /* of all steps: what the device did not take */
     struct device_stats stats;  /* copied after each step */
@@ -80,6 +84,17 @@ struct ps_engine {
 
 /* sched.c: the engine thread's main function. */
 void *sched_main(void *engine);
+
+/* Waits until no stream is there and lends out the device until engine_give_back; nothing else of the engine may be
+ * called in between. The slots' tokens are forgotten, since the borrower writes over them. For measuring. */
+struct device *engine_borrow(struct ps_engine *e);
+void engine_give_back(struct ps_engine *e);
+
+/* While held no queued stream gets a slot: those opened meanwhile start in one step. Any thread. For measuring. */
+void engine_hold(struct ps_engine *e, bool hold);
+
+/* A hash of a row of logits (FNV-1a over its words, in eight sums): ps_stream_info.logits_hash. */
+u64 engine_hash(const float *x, u32 n);
 
 /* Frees a stream nobody uses any more. */
 void stream_free(struct ps_stream *s);

@@ -75,7 +75,7 @@ static void expire(struct ps_engine *e)
 /* Gives slots to the queue's first streams. Under the lock. */
 static void admit(struct ps_engine *e)
 {
-    while (e->queue) {
+    while (e->queue && !e->held) {
         struct ps_stream *s = e->queue;
         u32 kept;
         int slot = kv_claim(e->kv, s->domain, s->ids, s->n_prompt, &kept, &s->copy_from);
@@ -174,15 +174,25 @@ static u32 make_step(struct ps_engine *e, struct ps_stream *only, struct step *t
     return n_rows;
 }
 
+/* Eight sums side by side, since one multiply would wait for the other: word i joins sum i mod 8. */
 u64 engine_hash(const float *x, u32 n)
 {
-    u64 h = 0xCBF29CE484222325ull;
-    for (u32 i = 0; i < n; i++) {
-        u32 u;
-        memcpy(&u, x + i, 4);
-        h = (h ^ u) * 0x100000001B3ull;
+    const u64 PRIME = 0x100000001B3ull, BASIS = 0xCBF29CE484222325ull;
+    u64 h[8], all = BASIS;
+    u32 u[8] = {0};
+    for (u32 k = 0; k < 8; k++)
+        h[k] = BASIS + k;
+    for (u32 i = 0; i + 8 <= n; i += 8) {
+        memcpy(u, x + i, sizeof u);
+        for (u32 k = 0; k < 8; k++)
+            h[k] = (h[k] ^ u[k]) * PRIME;
     }
-    return h;
+    memcpy(u, x + n / 8 * 8, n % 8 * sizeof *u);
+    for (u32 k = 0; k < n % 8; k++)
+        h[k] = (h[k] ^ u[k]) * PRIME;
+    for (u32 k = 0; k < 8; k++)
+        all = (all ^ h[k]) * PRIME;
+    return all;
 }
 
 static bool is_end(const struct ps_engine *e, u32 id)
@@ -229,33 +239,34 @@ static void deliver(struct ps_engine *e, struct ps_stream *s, u32 id, u64 hash, 
     pthread_cond_broadcast(&s->changed);
 }
 
-/* After a step: what ran is kept, logits become tokens. */
+/* After a step: logits become tokens, without the lock; what ran is kept and tokens are handed out, under it. Returns with
+ * the lock held. */
 static void take_results(struct ps_engine *e, u32 n_streams, u32 n_rows, bool ok, const struct err *step_err)
 {
     for (u32 i = 0; i < n_streams; i++) {
         struct ps_stream *s = e->step[i];
-        struct err err = *step_err;
-        i32 id = -1;
-        u64 hash = 0;
-        bool failed = !ok, logits = ok && s->n_run + s->step_rows == known(s);
-        if (logits) {
-            id = choose(e, s, device_logits(e->device, s->step_row), &hash, &err);
-            failed = id < 0;
-        }
-        pthread_mutex_lock(&e->lock);
+        s->step_id = -1;
+        s->step_logits = ok && s->n_run + s->step_rows == known(s);
+        if (s->step_logits)
+            s->step_id = choose(e, s, device_logits(e->device, s->step_row), &s->step_hash, &s->error);
+        else if (!ok)
+            s->error = *step_err;
+    }
+    pthread_mutex_lock(&e->lock);
+    e->steps++; /* counted before any token can be read, so that who has a token finds its step counted */
+    device_stats(e->device, &e->stats);
+    for (u32 i = 0; i < n_streams; i++) {
+        struct ps_stream *s = e->step[i];
         if (ok) {
             kv_append(e->kv, (u32)s->slot, s->ids + s->n_run, s->step_rows);
             s->n_run += s->step_rows;
         } else {
             kv_cut(e->kv, (u32)s->slot, s->n_run);
         }
-        if (failed) {
-            s->error = err;
+        if (!ok || (s->step_logits && s->step_id < 0))
             finish(e, s, PS_END_ERROR);
-        } else if (logits) {
-            deliver(e, s, (u32)id, hash, n_rows);
-        }
-        pthread_mutex_unlock(&e->lock);
+        else if (s->step_logits)
+            deliver(e, s, (u32)s->step_id, s->step_hash, n_rows);
     }
 }
 
@@ -273,12 +284,7 @@ static void run_step(struct ps_engine *e, struct ps_stream *only, double *since)
     bool ok = device_step(e->device, e->rows, n_rows, &err) == 0;
     double device_s = time_now() - t0;
     pace_note(&e->pace, t.n_decode, t.n_prompt, device_s);
-    pthread_mutex_lock(&e->lock); /* counted before its tokens are handed out: who has a token sees its step */
-    e->steps++;
-    device_stats(e->device, &e->stats);
-    pthread_mutex_unlock(&e->lock);
     take_results(e, t.n_streams, n_rows, ok, &err);
-    pthread_mutex_lock(&e->lock);
     double now = time_now();
     e->tail_s += now - *since - device_s;
     *since = now;
