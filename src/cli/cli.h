@@ -18,6 +18,7 @@ int cli_chat(int argc, char **argv);
 int cli_inspect(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_verify(int argc, char **argv);
+int cli_bench(int argc, char **argv);
 int cli_quantize(int argc, char **argv);
 
 /* Prints "plainsong COMMAND: ..." and a newline to stderr and returns status, so that a failure is
@@ -27,5 +28,6 @@ int cli_fail(const char *command, int status, const char *fmt, ...)
 
 /* Name, version, commit, compiler and the instruction sets of this CPU, to stdout. */
 void version_print(void);
+const char *version_commit(void);
 
 #endif

@@ -19,6 +19,7 @@ static const struct command commands[] = {
     {"inspect", "what is in a model file", cli_inspect},
     {"tokenize", "text to token ids and back", cli_tokenize},
     {"verify", "check that streams in company have their solo bytes", cli_verify},
+    {"bench", "how fast the model runs on this machine", cli_bench},
     {"quantize", "make a 4-bit or 8-bit file of a float one", cli_quantize},
 };
 

@@ -2,6 +2,7 @@
  * weights. */
 #include "cli/speaker.h"
 
+#include "cli/profile.h"
 #include "cli/progress.h"
 #include "engine/model.h"
 
@@ -167,22 +168,6 @@ double answer_tok_s(const struct answer *a)
     return n > 1 && a->info.decode_s > 0 ? (n - 1) / a->info.decode_s : 0;
 }
 
-static void report_phases(const char *what, const struct ps_stats *from, const struct ps_stats *to)
-{
-    u64 steps = to->steps - from->steps;
-    double ms[4] = {1e3 * (to->setup_s - from->setup_s), 1e3 * (to->submit_s - from->submit_s),
-                    1e3 * (to->wait_s - from->wait_s), 1e3 * (to->tail_s - from->tail_s)};
-    static const char *const names[4] = {"setup", "submit", "wait", "tail"};
-    double all = ms[0] + ms[1] + ms[2] + ms[3];
-    if (steps == 0 || all <= 0)
-        return;
-    fprintf(stderr, "%s: %llu steps, %.3f ms each\n", what, (unsigned long long)steps,
-            all / (double)steps);
-    for (u32 i = 0; i < COUNT(ms); i++)
-        fprintf(stderr, "  %-7s %10.4f ms %6.2f %%\n", names[i], ms[i] / (double)steps,
-                100 * ms[i] / all);
-}
-
 static void report_speeds(const struct answer *a)
 {
     const struct ps_stream_info *i = &a->info;
@@ -219,8 +204,7 @@ void speaker_report(const struct speaker *s, const struct answer *a)
     if (s->opts->verbose)
         report_speeds(a);
     if (s->opts->profile) {
-        report_phases("first token", &a->before, a->n ? &a->first : &a->after);
-        if (a->n)
-            report_phases("after it", &a->first, &a->after);
+        const struct ps_stats at[3] = {a->before, a->n ? a->first : a->after, a->after};
+        profile_print(stderr, NULL, at);
     }
 }

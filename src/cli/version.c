@@ -4,6 +4,11 @@
 
 #include <stdio.h>
 
+const char *version_commit(void)
+{
+    return PS_COMMIT;
+}
+
 void version_print(void)
 {
     const char *isas[16];
