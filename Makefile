@@ -27,9 +27,10 @@ LIB_C := $(wildcard src/base/*.c src/model/*.c src/plan/*.c src/kernel/*.c src/d
 CLI_C := $(wildcard src/cli/*.c)
 LIB_O := $(LIB_C:src/%.c=$(B)/%.o)
 CLI_O := $(CLI_C:src/%.c=$(B)/%.o)
-# The reference kernels' one text, compiled again for wider instruction sets: same order, same bits, more lanes.
-ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
-LIB_O += $(B)/kernel/scalar.avx2.o $(B)/kernel/scalar.avx512.o
+# Vector kernels: each file with its own instruction set, chosen at run time; on another architecture none of them.
+X86_C := $(addprefix src/kernel/,avx2.c avxvnni.c avx512.c avx512vnni.c)
+ifeq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
+LIB_O := $(filter-out $(X86_C:src/%.c=$(B)/%.o),$(LIB_O))
 endif
 TEST_C := $(wildcard tests/test_*.c)
 TESTS := $(TEST_C:tests/%.c=$(B)/tests/%)
@@ -41,16 +42,12 @@ $(B)/%.o: src/%.c Makefile
 	$(CC) $(CFLAGS_ALL) $(OPT) $(FLAGS_$(*D)) $(CFLAGS) -MMD -MP -c $< -o $@
 
 # With the sanitizers -O3 takes ten times as long to compile as -O1 and finds no more.
-$(B)/kernel/avx512vnni.o: FLAGS_kernel := -O3 -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
 O3 := $(if $(filter release,$(CONFIG)),-O3)
 FLAGS_kernel := $(O3)
+$(B)/kernel/avx2.o: FLAGS_kernel := $(O3) -march=x86-64-v3
+$(B)/kernel/avxvnni.o: FLAGS_kernel := $(O3) -march=x86-64-v3 -mavxvnni
+$(B)/kernel/avx512.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mprefer-vector-width=512
 $(B)/kernel/avx512vnni.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
-$(B)/kernel/scalar.avx2.o: src/kernel/scalar.c Makefile
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(OPT) $(O3) -march=x86-64-v3 -DKERNELS=kernels_avx2 -DKERNELS_ISA='"avx2"' $(CFLAGS) -MMD -MP -c $< -o $@
-$(B)/kernel/scalar.avx512.o: src/kernel/scalar.c Makefile
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(OPT) $(O3) -march=x86-64-v4 -mprefer-vector-width=512 -DKERNELS=kernels_avx512 -DKERNELS_ISA='"avx512"' $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(B)/cli/version.o $(B)/engine/api.o: FLAGS_cli += -DPS_VERSION='"$(VERSION)"' -DPS_COMMIT='"$(COMMIT)"'
 $(B)/engine/api.o: FLAGS_engine += -DPS_VERSION='"$(VERSION)"'

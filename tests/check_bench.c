@@ -123,11 +123,11 @@ static void bench_mat(enum dtype type)
         double best[16], macs = (double)n * PANEL * N_IN * MS[i];
         for (u32 k = 0; k < n_isas; k++)
             best[k] = 1e9;
-        for (u32 run = 0; run < RUNS * (big ? 1 : 4); run++)
+        for (u32 run = 0; run < (big ? 24 : 120); run++)
             for (u32 k = 0; k < n_isas; k++) {
                 if (!wanted(k) || (!strcmp(isas[k], "scalar") && !only_isa))
                     continue;
-                u32 p0 = big ? n / 2 * (run & 1) : 0, p1 = big ? p0 + n / 2 : n; /* halves in turn: never in the cache */
+                u32 p0 = big ? n / 8 * (run % 8) : 0, p1 = big ? p0 + n / 8 : n; /* eighths in turn: never in the cache */
                 double s = time_mat(tables[k], type, &r, MS[i], w, p0, p1) * n / (p1 - p0);
                 best[k] = s < best[k] ? s : best[k];
             }

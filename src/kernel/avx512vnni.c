@@ -1,9 +1,10 @@
-/* The table for AVX-512 with VNNI (Ice Lake, Zen 4 and later). */
+/* The table for AVX-512 with VNNI (Cascade Lake, Ice Lake, Zen 4 and later). */
 #define KERNELS kernels_text_avx512vnni
 #define KERNELS_ISA "avx512vnni"
 #include "kernel/scalar.c"
 
 #include "kernel/words_avx512.h"
+
 #define DP4(acc, w, x) _mm512_dpbusd_epi32(acc, w, x)
 #include "kernel/dots_vnni.h"
 #include "kernel/mat_body.h"

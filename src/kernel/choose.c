@@ -27,6 +27,13 @@ static bool runs_avx2(void)
            __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
 }
 
+/* CPUID leaf 7, subleaf 1: EAX bit 4. */
+static bool runs_avxvnni(void)
+{
+    u32 a, b, c, d;
+    return runs_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+}
+
 static bool runs_avx512(void)
 {
     return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -44,6 +51,7 @@ static const struct choice CHOICES[] = {
     {&kernels_scalar, runs_scalar},
 #if defined(__x86_64__)
     {&kernels_avx2, runs_avx2},
+    {&kernels_avxvnni, runs_avxvnni},
     {&kernels_avx512, runs_avx512},
     {&kernels_avx512vnni, runs_avx512vnni},
 #endif

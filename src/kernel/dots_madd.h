@@ -7,41 +7,44 @@
 #ifndef PS_DOTS_MADD_H
 #define PS_DOTS_MADD_H
 
-/* acc[s] += sum over groups of four g0 .. g0 + n of w[s][group] * x. */
-WORD void dots(vi *acc, const vi (*w)[8], u32 strips, const i8 *x, u32 g0, u32 n, u32 chain)
+#include "kernel/mat_tile.h"
+
+/* acc[r][s] += the groups of four g0 .. g0 + n of w[s] times those of activation row r, which begins at x + LINE_Q * r. */
+WORD void dots(vi (*acc)[STRIPS], const vi (*w)[8], u32 rows, u32 strips, const i8 *x, u32 g0, u32 n, u32 chain)
 {
     vi ones = vi_set(0x00010001);
-    UNROLL for (u32 g = g0; g < g0 + n; g += chain) {
-        vi pairs[STRIPS];
-        UNROLL for (u32 c = 0; c < chain; c++) {
-            i32 four;
-            memcpy(&four, x + 4 * (g + c), 4);
-            vi xv = vi_set(four);
-            UNROLL for (u32 s = 0; s < strips; s++) {
-                vi t = vi_maddubs(w[s][g + c], xv);
-                pairs[s] = c ? vi_add16(pairs[s], t) : t;
+    UNROLL for (u32 g = g0; g < g0 + n; g += chain)
+        UNROLL for (u32 r = 0; r < rows; r++) {
+            vi pairs[STRIPS];
+            UNROLL for (u32 c = 0; c < chain; c++) {
+                vi xv = vi_four(x + r * LINE_Q + 4 * (g + c));
+                UNROLL for (u32 s = 0; s < strips; s++) {
+                    vi t = vi_maddubs(w[s][g + c], xv);
+                    pairs[s] = c ? vi_add16(pairs[s], t) : t;
+                }
             }
+            UNROLL for (u32 s = 0; s < strips; s++)
+                acc[r][s] = vi_add32(acc[r][s], vi_madd16(pairs[s], ones));
         }
-        UNROLL for (u32 s = 0; s < strips; s++)
-            acc[s] = vi_add32(acc[s], vi_madd16(pairs[s], ones));
-    }
 }
 
 /* Weights of 8 bits: 16 times the dot of the upper nibbles and the dot of the lower. */
-WORD void dots_8(vi *acc, const vi (*w)[8], u32 strips, const i8 *x)
+WORD void dots_8(vi (*acc)[STRIPS], const vi (*w)[8], u32 rows, u32 strips, const i8 *x)
 {
-    vi low[STRIPS][8], high[STRIPS][8], more[STRIPS];
+    vi low[STRIPS][8], high[STRIPS][8], more[GROUP][STRIPS];
     UNROLL for (u32 s = 0; s < strips; s++) {
         UNROLL for (u32 g = 0; g < 8; g++) {
             low[s][g] = vi_and(w[s][g], vi_set8(15));
             high[s][g] = vi_and(vi_shr(w[s][g], 4), vi_set8(15));
         }
-        more[s] = vi_zero();
+        UNROLL for (u32 r = 0; r < rows; r++)
+            more[r][s] = vi_zero();
     }
-    dots(acc, low, strips, x, 0, 8, 8);
-    dots(more, high, strips, x, 0, 8, 8);
-    UNROLL for (u32 s = 0; s < strips; s++)
-        acc[s] = vi_add32(acc[s], vi_shl32(more[s], 4));
+    dots(acc, low, rows, strips, x, 0, 8, 8);
+    dots(more, high, rows, strips, x, 0, 8, 8);
+    UNROLL for (u32 r = 0; r < rows; r++)
+        UNROLL for (u32 s = 0; s < strips; s++)
+            acc[r][s] = vi_add32(acc[r][s], vi_shl32(more[r][s], 4));
 }
 
 #endif

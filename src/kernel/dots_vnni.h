@@ -3,23 +3,25 @@
 #ifndef PS_DOTS_VNNI_H
 #define PS_DOTS_VNNI_H
 
-/* acc[s] += sum over n groups of four of w[s][group] * x; chain is of interest to dots_madd.h only. */
-WORD void dots(vi *acc, const vi (*w)[8], u32 strips, const i8 *x, u32 g0, u32 n, u32 chain)
+#include "kernel/mat_tile.h"
+
+/* acc[r][s] += the groups of four g0 .. g0 + n of w[s] times those of activation row r, which begins at x + LINE_Q * r. Rows and
+ * strips are inside: their sums are independent, each row's own is a chain of slow links. chain: see dots_madd.h. */
+WORD void dots(vi (*acc)[STRIPS], const vi (*w)[8], u32 rows, u32 strips, const i8 *x, u32 g0, u32 n, u32 chain)
 {
     (void)chain;
-    UNROLL for (u32 g = g0; g < g0 + n; g++) {
-        i32 four;
-        memcpy(&four, x + 4 * g, 4);
-        vi xv = vi_set(four);
-        UNROLL for (u32 s = 0; s < strips; s++)
-            acc[s] = DP4(acc[s], w[s][g], xv);
-    }
+    UNROLL for (u32 g = g0; g < g0 + n; g++)
+        UNROLL for (u32 r = 0; r < rows; r++) {
+            vi xv = vi_four(x + r * LINE_Q + 4 * g);
+            UNROLL for (u32 s = 0; s < strips; s++)
+                acc[r][s] = DP4(acc[r][s], w[s][g], xv);
+        }
 }
 
 /* The same for weights of 8 bits. */
-WORD void dots_8(vi *acc, const vi (*w)[8], u32 strips, const i8 *x)
+WORD void dots_8(vi (*acc)[STRIPS], const vi (*w)[8], u32 rows, u32 strips, const i8 *x)
 {
-    dots(acc, w, strips, x, 0, 8, 1);
+    dots(acc, w, rows, strips, x, 0, 8, 1);
 }
 
 #endif

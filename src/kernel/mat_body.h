@@ -12,62 +12,8 @@
 #ifndef PS_MAT_BODY_H
 #define PS_MAT_BODY_H
 
+#include "kernel/mat_tile.h"
 #include "kernel/pack.h"
-
-enum {
-    TALL = 16,  /* rows of a tall tile */
-    SLICE = 128 /* blocks of the contraction done at a time; between slices y holds the totals, which changes no bit */
-};
-
-/* One slice of a tile's activations, with what every panel would derive from them again. */
-struct tile {
-    u32 m, n_blocks;
-    bool first;                /* slice: totals start at 0 */
-    const i8 *q[TALL];
-    float d[TALL][SLICE];
-    float dsum[TALL][SLICE];   /* d * sum(q), exact: for minimums */
-    i32 start[TALL][2 * SLICE]; /* -offset * sum(q) of each block; q6_k: of each half */
-};
-
-/* The format, constant in every instance. */
-struct form {
-    enum dtype type;
-    u32 bits;
-    i32 offset;
-    bool min, k;
-};
-
-static void half_sums(i32 *to, const i8 *q, i32 factor)
-{
-    for (u32 h = 0; h < 2; h++) {
-        i32 sum = 0;
-        for (u32 i = 0; i < 16; i++)
-            sum += q[16 * h + i];
-        to[h] = factor * sum;
-    }
-}
-
-WORD void fill_tile(struct tile *t, struct form f, const struct act *const *x, u32 m, u32 b0, u32 n_blocks)
-{
-    t->m = m;
-    t->n_blocks = n_blocks;
-    t->first = b0 == 0;
-    for (u32 i = 0; i < m; i++) {
-        const float *d = x[i]->d + b0;
-        const i16 *sum = x[i]->sum + b0;
-        t->q[i] = x[i]->q + (u64)b0 * ACT_BLOCK;
-        memcpy(t->d[i], d, n_blocks * sizeof *d);
-        if (f.bits == 6)
-            for (u32 b = 0; b < n_blocks; b++)
-                half_sums(t->start[i] + 2 * b, t->q[i] + ACT_BLOCK * b, -f.offset);
-        else if (f.offset)
-            for (u32 b = 0; b < n_blocks; b++)
-                t->start[i][b] = -f.offset * sum[b];
-        if (f.min)
-            for (u32 b = 0; b < n_blocks; b++)
-                t->dsum[i][b] = d[b] * (float)sum[b];
-    }
-}
 
 /* 32 elements of one strip as unsigned integers. */
 WORD void split(vi w[8], const u8 *at, u32 half, u32 bits)
@@ -109,34 +55,38 @@ struct scales {
     vf d, m;    /* blocks of 32: the scale and minimum; K types: the sub-scale and sub-minimum; q6_k: those of both halves */
 };
 
-/* One block's dots with one activation row join its sums. */
-WORD void join_row(struct tile_sums *z, const vi (*w)[8], const struct scales *sc, u32 strips, struct form f, const struct tile *t,
-                   u32 i, u32 b)
+/* The dots of block b with n rows of the tile, from row i on, join their sums. */
+WORD void join_rows(struct tile_sums *z, const vi (*w)[8], const struct scales *sc, u32 strips, struct form f,
+                    const struct tile *t, u32 i, u32 b, u32 n)
 {
-    vi acc[STRIPS], more[STRIPS];
-    const i8 *q = t->q[i] + (u64)b * ACT_BLOCK;
-    vf dx = vf_set(t->d[i][b]);
-    UNROLL for (u32 s = 0; s < strips; s++) {
-        acc[s] = f.offset ? vi_set(t->start[i][f.bits == 6 ? 2 * b : b]) : vi_zero();
-        more[s] = f.bits == 6 ? vi_set(t->start[i][2 * b + 1]) : vi_zero();
-    }
+    const u32 e = i * LINE + b;
+    vi acc[GROUP][STRIPS], more[GROUP][STRIPS];
+    const i8 *q = t->q + i * LINE_Q + b * ACT_BLOCK;
+    UNROLL for (u32 r = 0; r < n; r++)
+        UNROLL for (u32 s = 0; s < strips; s++) {
+            acc[r][s] = f.offset ? vi_set(t->start[e + r * LINE]) : vi_zero();
+            more[r][s] = f.bits == 6 ? vi_set(t->start2[e + r * LINE]) : vi_zero();
+        }
     if (f.bits == 8) {
-        dots_8(acc, w, strips, q);
+        dots_8(acc, w, n, strips, q);
     } else if (f.bits == 6) {
-        dots(acc, w, strips, q, 0, 4, 2);
-        dots(more, w, strips, q, 4, 4, 2);
+        dots(acc, w, n, strips, q, 0, 4, 2);
+        dots(more, w, n, strips, q, 4, 4, 2);
     } else {
-        dots(acc, w, strips, q, 0, 8, f.bits == 5 ? 4 : 8);
+        dots(acc, w, n, strips, q, 0, 8, f.bits == 5 ? 4 : 8);
     }
-    UNROLL for (u32 s = 0; s < strips; s++) {
-        vf v = vf_ints(acc[s]);
-        if (f.bits == 6) /* integers below 2^24: exact as floats, in any order */
-            v = vf_fma(vf_ints(more[s]), sc[s].m, vf_mul(v, sc[s].d));
-        else if (f.k)
-            v = vf_mul(v, sc[s].d);
-        z->p[s][i] = vf_fma(v, f.k ? dx : vf_mul(sc[s].d, dx), z->p[s][i]);
-        if (f.min)
-            z->b[s][i] = vf_fma(sc[s].m, vf_set(t->dsum[i][b]), z->b[s][i]);
+    UNROLL for (u32 r = 0; r < n; r++) {
+        vf dx = vf_set(t->d[e + r * LINE]);
+        UNROLL for (u32 s = 0; s < strips; s++) {
+            vf v = vf_ints(acc[r][s]), *p = &z->p[s][i + r], *mins = &z->b[s][i + r];
+            if (f.bits == 6) /* integers below 2^24: exact as floats, in any order */
+                v = vf_fma(vf_ints(more[r][s]), sc[s].m, vf_mul(v, sc[s].d));
+            else if (f.k)
+                v = vf_mul(v, sc[s].d);
+            *p = vf_fma(v, f.k ? dx : vf_mul(sc[s].d, dx), *p);
+            if (f.min)
+                *mins = vf_fma(sc[s].m, vf_set(t->dsum[e + r * LINE]), *mins);
+        }
     }
 }
 
@@ -180,7 +130,7 @@ WORD void end_segment(struct tile_sums *z, u32 s, u32 m, struct form f, const u8
     }
 }
 
-/* m rows of the tile against strips from w on: `apart` bytes from one panel to the next; half: which LANES rows of a
+/* m rows of the tile (GROUP at most, or tall) against strips from w on: `apart` bytes from one panel to the next; half: which LANES rows of a
  * panel. tall: m is not a constant. */
 WORD void strip_product(float *const *y, const struct tile *t, u32 m, bool tall, const u8 *w, u64 apart, u32 half,
                         u32 strips, struct form f)
@@ -203,12 +153,15 @@ WORD void strip_product(float *const *y, const struct tile *t, u32 m, bool tall,
                 split(q[s], w + s * apart + at.block_head, half, f.bits);
                 sc[s] = block_scales(f, seg + s * apart, w + s * apart, half, b - b0);
             }
-            if (tall)
-                for (u32 i = 0; i < m; i++)
-                    join_row(&z, q, sc, strips, f, t, i, b);
-            else
-                UNROLL for (u32 i = 0; i < m; i++)
-                    join_row(&z, q, sc, strips, f, t, i, b);
+            u32 i = 0;
+            if (tall) {
+                for (; i + GROUP <= m; i += GROUP)
+                    join_rows(&z, q, sc, strips, f, t, i, b, GROUP);
+                for (; i < m; i++)
+                    join_rows(&z, q, sc, strips, f, t, i, b, 1);
+            } else {
+                join_rows(&z, q, sc, strips, f, t, 0, b, m);
+            }
         }
         UNROLL for (u32 s = 0; s < strips; s++)
             end_segment(&z, s, m, f, seg + s * apart, half);
@@ -254,7 +207,11 @@ WORD void mat_quant(struct form f, float *const *y, const struct act *const *x, 
     u32 n_blocks = n_in / ACT_BLOCK;
     for (u32 r = 0; r < n_rows; r += TALL)
         for (u32 b0 = 0; b0 < n_blocks; b0 += SLICE) {
-            fill_tile(&t, f, x + r, min_u32(TALL, n_rows - r), b0, min_u32(SLICE, n_blocks - b0));
+            t.m = min_u32(TALL, n_rows - r);
+            t.n_blocks = min_u32(SLICE, n_blocks - b0);
+            t.first = b0 == 0;
+            for (u32 i = 0; i < t.m; i++)
+                fill_row(&t, f, x[r + i], i, b0);
             const u8 *slice = w + (u64)b0 * (at.block_head + at.block) + b0 / (SEGMENT / ACT_BLOCK) * at.seg_head;
             u32 p = p0;
             if (STRIPS > 1 && t.m > 4)

@@ -7,6 +7,7 @@
 extern const struct kernels kernels_scalar;
 #if defined(__x86_64__)
 extern const struct kernels kernels_avx2;   /* x86-64-v3: AVX2, FMA, F16C */
+extern const struct kernels kernels_avxvnni;
 extern const struct kernels kernels_avx512; /* x86-64-v4: F, BW, CD, DQ, VL */
 extern const struct kernels kernels_avx512vnni;
 #endif

@@ -7,6 +7,7 @@
 
 enum {
     LANES = 16,
+    GROUP = 4, /* activation rows whose dots advance together */
     STRIPS = 2 /* registers of outputs that share a broadcast activation in a tall tile: 2 x 8 of weights fit in 32 */
 };
 
@@ -97,6 +98,14 @@ WORD vi vi_set(i32 x)
     return _mm512_set1_epi32(x);
 }
 
+/* Four activations in every lane. */
+WORD vi vi_four(const i8 *x)
+{
+    i32 four;
+    memcpy(&four, x, 4);
+    return _mm512_set1_epi32(four);
+}
+
 WORD vi vi_set8(i32 x)
 {
     return _mm512_set1_epi8((char)x);
@@ -125,6 +134,12 @@ WORD vi vi_add32(vi a, vi b)
 WORD vi vi_add16(vi a, vi b)
 {
     return _mm512_add_epi16(a, b);
+}
+
+WORD i32 sum_16(const i8 *q)
+{
+    __m128i s = _mm_sad_epu8(_mm_xor_si128(_mm_loadu_si128((const void *)q), _mm_set1_epi8(-128)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;
 }
 
 /* Shifts of 16-bit lanes: bits that cross a byte are masked off by the caller. */

@@ -1,0 +1,24 @@
+/* The table for AVX-512 without VNNI (Skylake-SP). */
+#define KERNELS kernels_text_avx512
+#define KERNELS_ISA "avx512"
+#include "kernel/scalar.c"
+
+#include "kernel/words_avx512.h"
+
+#include "kernel/dots_madd.h"
+#include "kernel/mat_body.h"
+
+const struct kernels kernels_avx512 = {
+    .isa = "avx512",
+    .quantise = quantise,
+    .mat = {[DT_Q4_0] = vec_q4_0, [DT_Q4_1] = vec_q4_1, [DT_Q5_0] = vec_q5_0, [DT_Q5_1] = vec_q5_1,
+            [DT_Q8_0] = vec_q8_0, [DT_Q4_K] = vec_q4_k, [DT_Q5_K] = vec_q5_k, [DT_Q6_K] = vec_q6_k,
+            [DT_F32] = mat_f32, [DT_F16] = mat_f16, [DT_BF16] = mat_bf16},
+    .rmsnorm = rmsnorm,
+    .rope = rope,
+    .swiglu = swiglu,
+    .add = add,
+    .axpy = axpy,
+    .attend_f16 = attend_f16,
+    .attend_q8 = attend_q8,
+};
