@@ -3,6 +3,7 @@
  * forced, so that the long prompt's reader has ordinary company; they are stopped once the prompt
  * has its first token. */
 #include "cli/bench.h"
+#include "engine/engine.h"
 
 #include <stdlib.h>
 
@@ -106,9 +107,13 @@ static int play(struct bench_rig *r, struct bench_mixed *m, struct ps_stream **s
     const struct bench_setup *o = r->setup;
     u32 max = bench_mixed_ctx(o) - START - 1;
     double from = 0, join, until, t;
-    for (u32 i = 0; i < m->streams; i++)
-        if (!(s[i] = start(r, i, ids, START, max, err)))
-            return -1;
+    int rc = 0;
+    engine_hold(r->engine, true);
+    for (u32 i = 0; i < m->streams && rc == 0; i++)
+        rc = (s[i] = start(r, i, ids, START, max, err)) ? 0 : -1;
+    engine_hold(r->engine, false);
+    if (rc)
+        return -1;
     for (u32 i = 0; i < m->streams; i++) {
         if (await(s[i], 1, &t, err))
             return -1;
