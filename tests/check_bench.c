@@ -223,6 +223,35 @@ static void bench_attend(void)
     }
 }
 
+/* Eight queries over one chunk: eight heads of a row, or of several rows of a prompt. */
+static void bench_attend_many(void)
+{
+    enum { D = 128, N = 256, Q = 8 };
+    static u16 kk[N * D], v[N * D];
+    static float q[Q * D], o[Q * D];
+    struct attend_query a[Q];
+    for (u32 i = 0; i < N * D; i++) {
+        kk[i] = (u16)ex_to_half(check_plain());
+        v[i] = (u16)ex_to_half(check_plain());
+    }
+    for (u32 i = 0; i < Q * D; i++)
+        q[i] = check_plain();
+    for (u32 r = 0; r < Q; r++)
+        a[r] = (struct attend_query){.q = q + r * D, .o = o + r * D, .n_pos = N};
+    for (u32 k = 0; k < n_isas; k++) {
+        double best = 1e9;
+        for (u32 run = 0; wanted(k) && run < 4 * RUNS; run++) {
+            double t = cpu_now();
+            for (u32 i = 0; i < 5; i++)
+                tables[k]->attend_f16_many(a, Q, kk, v, D, 0.1f);
+            t = (cpu_now() - t) / 5;
+            best = t < best ? t : best;
+        }
+        if (best < 1e9)
+            printf("attend_f16_many %-11s %6.1f GMAC/s\n", isas[k], 2.0 * N * D * Q / best * 1e-9);
+    }
+}
+
 static void bench_pack(void)
 {
     static const enum dtype TYPES[] = {DT_Q4_0, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_F32, DT_F16};
@@ -264,8 +293,10 @@ int main(int argc, char **argv)
             bench_mat(t);
     if (all || !strcmp(name, "rows"))
         bench_rows();
-    if (all || !strcmp(name, "attend"))
+    if (all || !strcmp(name, "attend")) {
         bench_attend();
+        bench_attend_many();
+    }
     if (all || !strcmp(name, "pack"))
         bench_pack();
     return 0;

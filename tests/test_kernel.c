@@ -324,7 +324,7 @@ static void products_agree(const struct kernels *k, enum dtype type)
 {
     for (u32 rep = 0; rep < 40; rep++) {
         struct problem p;
-        make_problem(&p, type, random_n_in(type), 1 + check_below(MAX_OUT), 1 + check_below(rep % 4 ? 9 : MAX_M));
+        make_problem(&p, type, random_n_in(type), 1 + check_below(MAX_OUT), 1 + (rep < MAX_M ? rep : check_below(9)));
         run_problem(&kernels_scalar, &p, out_a);
         run_problem(k, &p, out_b);
         char what[64];
@@ -621,11 +621,44 @@ static void every_isa_attends_q8_by_rule_7(void **state)
     each_isa(attend_q8_of);
 }
 
+/* n queries at once equal each alone: heads of one row see as much, rows of a prompt one position more each. What lies
+ * behind the last position seen is NaN: nobody may read it into a result. */
+static void attend_many_of(const struct kernels *k)
+{
+    enum { D = 96, N = 19, LAST = KV_CHUNK };
+    static u16 keys[LAST * D], v[LAST * D];
+    static float q[N * D], o[N * D], want[D];
+    for (u32 rep = 0; rep < 40; rep++) {
+        u32 d = 16 * (1 + check_below(D / 16)), n = 1 + check_below(N), from = 1 + check_below(LAST - N);
+        u32 seen = from + n - 1;
+        bool prompt = check_below(2);
+        struct attend_query a[N];
+        for (u32 i = 0; i < LAST * d; i++) {
+            u32 pos = i / (32 * d) * 32 + i % 32;
+            keys[i] = pos < seen ? (u16)ex_to_half(check_plain() * 4.0f) : 0x7E00;
+            v[i] = i / d < seen ? (u16)ex_to_half(check_plain()) : 0x7E00;
+        }
+        for (u32 i = 0; i < n * d; i++)
+            q[i] = check_below(40) ? ex_flush(check_plain() * 8.0f) : 0.0f;
+        for (u32 r = 0; r < n; r++)
+            a[r] = (struct attend_query){.q = q + r * d, .o = o + r * d, .n_pos = prompt ? from + r : seen};
+        k->attend_f16_many(a, n, keys, v, d, 0.125f);
+        for (u32 r = 0; r < n; r++) {
+            float m, l;
+            kernels_scalar.attend_f16(want, &m, &l, q + r * d, keys, v, a[r].n_pos, d, 0.125f);
+            check_same_floats("attend_many o", a[r].o, want, d);
+            check_same_floats("attend_many m", &a[r].m, &m, 1);
+            check_same_floats("attend_many l", &a[r].l, &l, 1);
+        }
+    }
+}
+
 static void every_isa_attends_alike(void **state)
 {
     (void)state;
     check_seed(7);
     each_isa(attend_of);
+    each_isa(attend_many_of);
 }
 
 /* Chunks joined left to right against double precision: the order is ours, the answer is everybody's. */

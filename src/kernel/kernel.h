@@ -31,6 +31,14 @@ struct act {
     const i16 *sum; /* |sum| <= 32 * 127 = 4064 */
 };
 
+/* One query head of one row over one chunk of positions: what attend_f16 takes and gives. */
+struct attend_query {
+    const float *q; /* (d_head) */
+    float *o;       /* (d_head) */
+    float m, l;
+    u32 n_pos;      /* 1..256 */
+};
+
 struct kernels {
     const char *isa;
 
@@ -67,7 +75,10 @@ struct kernels {
      * the unnormalised o: (d_head). */
     void (*attend_f16)(float *o, float *m, float *l, const float *q, const u16 *k, const u16 *v, u32 n_pos,
                        u32 d_head, float scale);
-    /* The same over q8_0 keys and values. q: quantised by rule 1. Scores by rules 2-3 (a segment is 256 dimensions); values by
+    /* The same for n queries over one key/value head's chunk: heads that share it, rows of one stream. Keys are readable up to
+     * the panel of the last position that any of them sees. */
+    void (*attend_f16_many)(struct attend_query *a, u32 n, const u16 *k, const u16 *v, u32 d_head, float scale);
+    /* attend_f16 over q8_0 keys and values. q: quantised by rule 1. Scores by rules 2-3 (a segment is 256 dimensions); values by
      * o = fma(w * dv, (float)v, o). d_head is a multiple of 32.
      * k: panels of 32 positions, each for every block of 32 dimensions: d[32] halves, then 8 x (32 positions x 4 int8),
      * group g = dimensions 4g..4g+3 (KV_Q8_BLOCK bytes). v: a row a position: d[d_head / 32] halves, then d_head int8. */

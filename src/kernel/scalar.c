@@ -456,6 +456,12 @@ static void attend_f16(float *o, float *m, float *l, const float *q, const u16 *
             o[d] = fmaf(s[j], ex_half(v[d]), o[d]);
 }
 
+static void attend_f16_many(struct attend_query *a, u32 n, const u16 *k, const u16 *v, u32 d_head, float scale)
+{
+    for (u32 i = 0; i < n; i++)
+        attend_f16(a[i].o, &a[i].m, &a[i].l, a[i].q, k, v, a[i].n_pos, d_head, scale);
+}
+
 /* Scores of one panel of 32 positions. */
 INLINE void scores_q8(float s[KV_PANEL], const struct act *q, const u8 *k, u32 d_head)
 {
@@ -511,5 +517,6 @@ const struct kernels KERNELS = {
     .add = add,
     .axpy = axpy,
     .attend_f16 = attend_f16,
+    .attend_f16_many = attend_f16_many,
     .attend_q8 = attend_q8,
 };

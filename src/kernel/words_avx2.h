@@ -3,10 +3,12 @@
 #ifndef PS_WORDS_AVX2_H
 #define PS_WORDS_AVX2_H
 
+#include "base/exact.h"
 #include "kernel/words.h"
 
 enum {
     LANES = 8,
+    QUERIES = 2, /* of attention at once: 8 sums */
     GROUP = 4,
     STRIPS = 1 /* 8 registers of weights leave 8 */
 };
@@ -167,6 +169,58 @@ WORD vi vi_spread_bits(vi x, u32 byte, u32 odd)
     vi bit = vi_set(odd ? (i32)0x80402010u : 0x08040201);
     vi set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(x, at), bit), bit);
     return _mm256_and_si256(set, vi_set8(16));
+}
+
+/* a > b ? a : b, NaN included. */
+WORD vf vf_max(vf a, vf b)
+{
+    return _mm256_max_ps(a, b);
+}
+
+WORD vi vf_bits(vf x)
+{
+    return _mm256_castps_si256(x);
+}
+
+WORD vi vi_maxu32(vi a, vi b)
+{
+    return _mm256_max_epu32(a, b);
+}
+
+/* To the nearest integer, ties to even: the rounding mode the program never changes. */
+WORD vi vi_round(vf x)
+{
+    return _mm256_cvtps_epi32(x);
+}
+
+/* ex_flush: magnitudes are below 2^31, so a signed compare orders them. */
+WORD vf vf_flush(vf x)
+{
+    vi mag = _mm256_and_si256(vf_bits(x), vi_set(0x7FFFFFFF));
+    vi small = _mm256_cmpgt_epi32(vf_bits(vf_set(EX_TINY)), mag);
+    return _mm256_andnot_ps(_mm256_castsi256_ps(small), x);
+}
+
+/* The lanes' low bytes; lanes are in -128..127. */
+WORD void vi_store8(i8 *p, vi x)
+{
+    __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    _mm_storel_epi64((void *)p, _mm_packs_epi16(words, words));
+}
+
+/* The largest lane, unsigned; the sum of all. */
+WORD u32 vi_top(vi x)
+{
+    __m128i t = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    t = _mm_max_epu32(t, _mm_shuffle_epi32(t, 0x4E));
+    return (u32)_mm_cvtsi128_si32(_mm_max_epu32(t, _mm_shuffle_epi32(t, 0xB1)));
+}
+
+WORD i32 vi_total(vi x)
+{
+    __m128i t = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(t, _mm_shuffle_epi32(t, 0xB1)));
 }
 
 #endif

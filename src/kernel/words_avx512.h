@@ -3,10 +3,12 @@
 #ifndef PS_WORDS_AVX512_H
 #define PS_WORDS_AVX512_H
 
+#include "base/exact.h"
 #include "kernel/words.h"
 
 enum {
     LANES = 16,
+    QUERIES = 8, /* of attention at once: 16 sums */
     GROUP = 4, /* activation rows whose dots advance together */
     STRIPS = 2 /* registers of outputs that share a broadcast activation in a tall tile: 2 x 8 of weights fit in 32 */
 };
@@ -166,6 +168,53 @@ WORD vi vi_spread_bits(vi x, u32 byte, u32 odd)
                             _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C)));
     vi bit = vi_set(odd ? (i32)0x80402010u : 0x08040201);
     return _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(_mm512_shuffle_epi8(x, at), bit), vi_set8(16));
+}
+
+/* a > b ? a : b, NaN included. */
+WORD vf vf_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+
+WORD vi vf_bits(vf x)
+{
+    return _mm512_castps_si512(x);
+}
+
+WORD vi vi_maxu32(vi a, vi b)
+{
+    return _mm512_max_epu32(a, b);
+}
+
+/* To the nearest integer, ties to even: the rounding mode the program never changes. */
+WORD vi vi_round(vf x)
+{
+    return _mm512_cvtps_epi32(x);
+}
+
+/* ex_flush. */
+WORD vf vf_flush(vf x)
+{
+    __mmask16 big = _mm512_cmp_epu32_mask(_mm512_and_si512(vf_bits(x), _mm512_set1_epi32(0x7FFFFFFF)),
+                                          _mm512_castps_si512(_mm512_set1_ps(EX_TINY)), _MM_CMPINT_NLT);
+    return _mm512_maskz_mov_ps(big, x);
+}
+
+/* The lanes' low bytes. */
+WORD void vi_store8(i8 *p, vi x)
+{
+    _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(x));
+}
+
+/* The largest lane, unsigned; the sum of all. */
+WORD u32 vi_top(vi x)
+{
+    return _mm512_reduce_max_epu32(x);
+}
+
+WORD i32 vi_total(vi x)
+{
+    return _mm512_reduce_add_epi32(x);
 }
 
 #endif
