@@ -80,7 +80,7 @@ void cpu_rope_store_task(void *arg, u32 r, u32 thread)
 
 /* ---- attention ---- */
 
-/* Query head h of row r over one chunk of n positions from p0 on. */
+/* Query head h of row r over one chunk of n positions from p0 on, q8_0. */
 static void attend_chunk(const struct cpu *c, u32 r, u32 h, u32 p0, u32 n, float *o, float *m, float *l)
 {
     const struct hparams *hp = &c->dev.plan->hp;
@@ -89,11 +89,6 @@ static void attend_chunk(const struct cpu *c, u32 r, u32 h, u32 p0, u32 n, float
     const u8 *k = cpu_k(c, row->slot, (u32)c->op->layer, kv) + (u64)(p0 / KV_PANEL) * c->panel_bytes;
     const u8 *v = cpu_v(c, row->slot, (u32)c->op->layer, kv) + (u64)(p0 / KV_PANEL) * c->panel_bytes;
     float scale = 1.0f / sqrtf((float)d_head);
-    if (c->dev.opts.kv == KV_F16) {
-        const float *q = c->bufs[BUF_Q].y[r] + h * d_head;
-        c->k->attend_f16(o, m, l, q, (const u16 *)k, (const u16 *)v, n, d_head, scale);
-        return;
-    }
     const struct act *a = &c->bufs[BUF_Q].act[r];
     u32 b = h * d_head / ACT_BLOCK;
     struct act q = {.q = a->q + h * d_head, .d = a->d + b, .sum = a->sum + b};
@@ -114,15 +109,74 @@ static void attend_head(const struct cpu *c, u32 r, u32 h, float *o, float *part
         o[d] = ex_flush(o[d] / l);
 }
 
-/* A task is one key/value head of one row: the query heads that share it. */
+/* Queries of one slot and one key/value head over all chunks of their past: those that see nothing of a chunk sit it out. end[i]: positions
+ * query i sees; all[i].q, all[i].o are its vectors. parts: room for one chunk's o of each. */
+static void attend_queries(const struct cpu *c, u32 slot, u32 kv, struct attend_query *all, const u32 *end, u32 n, float *parts)
+{
+    u32 d_head = c->dev.plan->hp.d_head, most = 0;
+    const u8 *k = cpu_k(c, slot, (u32)c->op->layer, kv), *v = cpu_v(c, slot, (u32)c->op->layer, kv);
+    for (u32 i = 0; i < n; i++)
+        most = end[i] > most ? end[i] : most;
+    for (u32 p0 = 0; p0 < most; p0 += KV_CHUNK) {
+        struct attend_query a[ATTEND_QUERIES];
+        u32 who[ATTEND_QUERIES], live = 0;
+        u64 at = (u64)(p0 / KV_PANEL) * c->panel_bytes;
+        for (u32 i = 0; i < n; i++)
+            if (end[i] > p0) {
+                who[live] = i;
+                a[live] = (struct attend_query){.q = all[i].q, .o = p0 ? parts + live * d_head : all[i].o,
+                                                .n_pos = min_u32(end[i] - p0, KV_CHUNK)};
+                live++;
+            }
+        c->k->attend_f16_many(a, live, (const u16 *)(k + at), (const u16 *)(v + at), d_head, 1.0f / sqrtf((float)d_head));
+        for (u32 i = 0; i < live; i++) {
+            struct attend_query *to = &all[who[i]];
+            if (p0) {
+                attend_join(to->o, &to->m, &to->l, a[i].o, a[i].m, a[i].l, d_head);
+            } else {
+                to->m = a[i].m;
+                to->l = a[i].l;
+            }
+        }
+    }
+    for (u32 i = 0; i < n; i++)
+        for (u32 d = 0; d < d_head; d++)
+            all[i].o[d] = ex_flush(all[i].o[d] / all[i].l);
+}
+
+/* Rows in a task: as many as fill the kernel with their query heads. */
+u32 cpu_attend_rows(const struct hparams *hp)
+{
+    u32 share = hp->n_heads / hp->n_kv;
+    return share < ATTEND_QUERIES ? ATTEND_QUERIES / share : 1;
+}
+
+/* A task is one key/value head of a few rows: the query heads that share it, together where rows are of one stream. */
 void cpu_attend_task(void *arg, u32 task, u32 thread)
 {
     struct cpu *c = arg;
     const struct hparams *hp = &c->dev.plan->hp;
-    u32 r = task / hp->n_kv, kv = task % hp->n_kv, share = hp->n_heads / hp->n_kv;
-    for (u32 h = kv * share; h < (kv + 1) * share; h++)
-        attend_head(c, r, h, c->bufs[BUF_ATT].y[r] + h * hp->d_head, c->att_parts + (u64)thread * hp->d_head);
-    u32 c0 = kv * share * hp->d_head, c1 = c0 + share * hp->d_head;
-    if (share * hp->d_head % ACT_BLOCK == 0)
-        cpu_quantise_part(c, BUF_ATT, r, c0, c1);
+    u32 kv = task % hp->n_kv, share = hp->n_heads / hp->n_kv, rows = cpu_attend_rows(hp), d_head = hp->d_head;
+    u32 r0 = task / hp->n_kv * rows, r1 = min_u32(r0 + rows, c->n_rows), end[ATTEND_QUERIES], n = 0;
+    float *parts = c->att_parts + (u64)thread * ATTEND_QUERIES * d_head;
+    struct attend_query a[ATTEND_QUERIES];
+    for (u32 r = r0; r < r1; r++)
+        for (u32 h = kv * share; h < (kv + 1) * share; h++) {
+            float *o = c->bufs[BUF_ATT].y[r] + h * d_head;
+            if (c->dev.opts.kv != KV_F16) {
+                attend_head(c, r, h, o, parts);
+                continue;
+            }
+            end[n] = c->rows[r].pos + 1;
+            a[n++] = (struct attend_query){.q = c->bufs[BUF_Q].y[r] + h * d_head, .o = o};
+            bool last = h + 1 == (kv + 1) * share;
+            if (n == ATTEND_QUERIES || (last && (r + 1 == r1 || c->rows[r + 1].slot != c->rows[r].slot))) {
+                attend_queries(c, c->rows[r].slot, kv, a, end, n, parts);
+                n = 0;
+            }
+        }
+    u32 c0 = kv * share * d_head, c1 = c0 + share * d_head;
+    if (share * d_head % ACT_BLOCK == 0)
+        for (u32 r = r0; r < r1; r++)
+            cpu_quantise_part(c, BUF_ATT, r, c0, c1);
 }

@@ -8,7 +8,8 @@
 #include <string.h>
 
 enum {
-    TASK_BYTES = 48 << 10 /* weights in a task: long against a claim (some 100 ns), short against a lost time slice */
+    TASK_BYTES = 48 << 10, /* weights in a task: long against a claim (some 100 ns), short against a lost time slice */
+    TALL_BYTES = 192 << 10 /* stays in a second cache of 256 KiB while all tiles of rows pass */
 };
 
 void cpu_quantise_part(const struct cpu *c, enum plan_buf b, u32 row, u32 c0, u32 c1)
@@ -26,11 +27,12 @@ static u32 ceil_div(u32 a, u32 b)
     return (a + b - 1) / b;
 }
 
-/* Panels in a task: TASK_BYTES of weights, but enough tasks that no thread waits long for the last one; even, so
- * that a task's columns are whole activation blocks. */
+/* Panels in a task: TASK_BYTES of weights, or TALL_BYTES where rows are many enough that a kernel first gathers them
+ * (mat_tile.h), which must pay off over some panels; but enough tasks that no thread waits long for the last one; even,
+ * so that a task's columns are whole activation blocks. */
 static u32 chunk_panels(const struct cpu *c, u32 n_panels, u64 panel_bytes, u32 rows)
 {
-    u32 by_bytes = (u32)(TASK_BYTES / (panel_bytes ? panel_bytes : 1) / (1 + rows / 16));
+    u32 by_bytes = (u32)((rows > 4 ? TALL_BYTES : TASK_BYTES) / (panel_bytes ? panel_bytes : 1));
     u32 by_share = n_panels / (pool_threads(c->pool) * 4);
     u32 chunk = by_bytes < by_share ? by_bytes : by_share;
     chunk = (chunk + 1) / 2 * 2;
@@ -85,12 +87,13 @@ static void cut_op(const struct cpu *c, const struct plan_op *op, struct cpu_cut
         cut_product(c, op, cut);
         break;
     case OP_ATTEND:
-        cut->n_tasks = c->n_rows * hp->n_kv;
+        cut->n_tasks = ceil_div(c->n_rows, cpu_attend_rows(hp)) * hp->n_kv;
         break;
     case OP_EXPERTS_IN:
     case OP_EXPERTS_OUT: {
         const struct cpu_weight *w = cut->w[0];
-        cut->chunk = chunk_panels(c, w->n_panels * hp->n_used, w->mat_bytes / w->n_panels, 1);
+        cut->chunk = chunk_panels(c, w->n_panels * hp->n_used, w->mat_bytes / w->n_panels,
+                                  c->n_rows * hp->n_used / hp->n_experts);
         if (cut->chunk > w->n_panels)
             cut->chunk = (w->n_panels + 1) / 2 * 2;
         cut->first[1] = ceil_div(w->n_panels, cut->chunk); /* tasks of one group */

@@ -57,7 +57,7 @@ static void carve_all(struct cpu *c, struct carve *v)
     for (u32 b = 0; b < BUF_COUNT; b++)
         carve_buffer(c, v, b);
     c->logit_rows = take(v, c->dev.opts.max_logits, sizeof *c->logit_rows);
-    c->att_parts = take(v, (u64)pool_threads(c->pool) * hp->d_head, sizeof *c->att_parts);
+    c->att_parts = take(v, (u64)pool_threads(c->pool) * ATTEND_QUERIES * hp->d_head, sizeof *c->att_parts);
     for (u32 i = 0; i < CPU_SETUPS; i++)
         c->setups[i].cuts = take(v, p->n_ops, sizeof *c->setups[i].cuts);
     c->by_name = take(v, p->n_weights, sizeof *c->by_name);

@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+enum { ATTEND_QUERIES = 8 /* query heads that attend together */ };
+
 struct cpu_weight {
     u8 *panels;       /* n_mats matrices of mat_bytes each (pack.h), or NULL for a vector */
     float *floats;    /* a vector's elements, padded to 16 */
@@ -76,7 +78,7 @@ struct cpu {
     u32 *counts;                 /* [n_experts + 1] */
     const struct act **pair_in;  /* the pairs' inputs and outputs, in that order */
     float **pair_y, **pair_up;
-    float *att_parts;            /* per thread: one chunk's o */
+    float *att_parts;            /* per thread: one chunk's o of ATTEND_QUERIES queries */
 
     struct cpu_setup setups[CPU_SETUPS];
     u32 *by_name;                /* weights' indices in order of their names */
@@ -97,9 +99,10 @@ void cpu_unload(struct cpu *c);
 void cpu_prepare(struct cpu *c, struct cpu_setup *s); /* fills the cuts for n_rows, n_logits */
 void cpu_run_op(struct cpu *c, const struct plan_op *op, const struct cpu_cut *cut);
 
-/* cpu_attend.c: tasks of OP_ROPE_STORE (a row) and OP_ATTEND (a key/value head of a row). */
+/* cpu_attend.c: tasks of OP_ROPE_STORE (a row) and OP_ATTEND (a key/value head of cpu_attend_rows rows). */
 void cpu_rope_store_task(void *cpu, u32 row, u32 thread);
 void cpu_attend_task(void *cpu, u32 task, u32 thread);
+u32 cpu_attend_rows(const struct hparams *hp);
 
 /* Rule 1 over columns [c0, c1) of a row, multiples of 32, when the buffer is kept in quantised form too. */
 void cpu_quantise_part(const struct cpu *c, enum plan_buf b, u32 row, u32 c0, u32 c1);
