@@ -35,7 +35,7 @@ endif
 TEST_C := $(wildcard tests/test_*.c)
 TESTS := $(TEST_C:tests/%.c=$(B)/tests/%)
 
-all: $(B)/plainsong $(B)/libplainsong.so
+all: $(B)/plainsong $(B)/libplainsong.so $(B)/libplainsong.a
 
 $(B)/%.o: src/%.c Makefile
 	@mkdir -p $(@D)
@@ -49,8 +49,15 @@ $(B)/kernel/avxvnni.o: FLAGS_kernel := $(O3) -march=x86-64-v3 -mavxvnni
 $(B)/kernel/avx512.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mprefer-vector-width=512
 $(B)/kernel/avx512vnni.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
 
-$(B)/cli/version.o $(B)/engine/api.o: FLAGS_cli += -DPS_VERSION='"$(VERSION)"' -DPS_COMMIT='"$(COMMIT)"'
-$(B)/engine/api.o: FLAGS_engine += -DPS_VERSION='"$(VERSION)"'
+# Version and commit, in a file that changes only when they do.
+$(B)/gen/version.h: FORCE
+	@mkdir -p $(@D)
+	@printf '#define PS_VERSION "%s"\n#define PS_COMMIT "%s"\n' '$(VERSION)' '$(COMMIT)' | cmp -s - $@ || \
+	printf '#define PS_VERSION "%s"\n#define PS_COMMIT "%s"\n' '$(VERSION)' '$(COMMIT)' > $@
+$(B)/cli/version.o $(B)/engine/api.o: $(B)/gen/version.h
+$(B)/cli/version.o: FLAGS_cli += -include $(B)/gen/version.h
+$(B)/engine/api.o: FLAGS_engine += -include $(B)/gen/version.h
+FORCE:
 
 # The template worker's Python text becomes a C array.
 $(B)/gen/worker_py.h: src/model/worker.py
@@ -58,28 +65,38 @@ $(B)/gen/worker_py.h: src/model/worker.py
 	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
 $(B)/model/template.o: $(B)/gen/worker_py.h
 
-$(B)/libplainsong.a: $(LIB_O)
+# What the program and the tests link: every symbol. What others link shows plainsong.h's symbols only.
+$(B)/internal.a: $(LIB_O)
 	rm -f $@; ar rcs $@ $^
+$(B)/libplainsong.a: $(LIB_O)
+	ld -r -o $(B)/plainsong-all.o $^
+	objcopy --localize-hidden $(B)/plainsong-all.o
+	rm -f $@; ar rcs $@ $(B)/plainsong-all.o; rm -f $(B)/plainsong-all.o
+SONAME := libplainsong.so.0
 $(B)/libplainsong.so: $(LIB_O)
-	$(CC) -shared $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
-$(B)/plainsong: $(CLI_O) $(B)/libplainsong.a
+	$(CC) -shared -Wl,-soname,$(SONAME) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+	ln -sf $(@F) $(@D)/$(SONAME)
+$(B)/plainsong: $(CLI_O) $(B)/internal.a
 	$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(B)/tests/%: tests/%.c $(B)/libplainsong.a
+$(B)/tests/%: tests/%.c $(B)/internal.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/libplainsong.a -lcmocka $(LIBS)
+	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/internal.a -lcmocka $(LIBS)
 tests: $(TESTS)
 
 check: all tests
 	@sh test.sh unit
 
 PREFIX ?= /usr/local
-INSTALLED := bin/plainsong lib/libplainsong.a lib/libplainsong.so include/plainsong.h share/man/man1/plainsong.1 \
-	share/plainsong/plainsong-tiny-q4_0.gguf
+INSTALLED := bin/plainsong lib/libplainsong.a lib/libplainsong.so lib/$(SONAME) lib/pkgconfig/plainsong.pc \
+	include/plainsong.h share/man/man1/plainsong.1 share/plainsong/plainsong-tiny-q4_0.gguf
 install: all
-	for dir in bin lib include share/man/man1 share/plainsong; do install -d "$(DESTDIR)$(PREFIX)/$$dir"; done
+	for dir in bin lib/pkgconfig include share/man/man1 share/plainsong; do install -d "$(DESTDIR)$(PREFIX)/$$dir"; done
 	install -m 755 $(B)/plainsong "$(DESTDIR)$(PREFIX)/bin/"
-	install -m 644 $(B)/libplainsong.a $(B)/libplainsong.so "$(DESTDIR)$(PREFIX)/lib/"
+	install -m 644 $(B)/libplainsong.a "$(DESTDIR)$(PREFIX)/lib/"
+	install -m 755 $(B)/libplainsong.so "$(DESTDIR)$(PREFIX)/lib/$(SONAME)"
+	ln -sf $(SONAME) "$(DESTDIR)$(PREFIX)/lib/libplainsong.so"
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' plainsong.pc.in > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/plainsong.pc"
 	install -m 644 include/plainsong.h "$(DESTDIR)$(PREFIX)/include/"
 	install -m 644 docs/plainsong.1 "$(DESTDIR)$(PREFIX)/share/man/man1/"
 	install -m 644 models/plainsong-tiny-q4_0.gguf "$(DESTDIR)$(PREFIX)/share/plainsong/"

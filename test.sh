@@ -68,6 +68,7 @@ release_programs() {
         [ -f tests/synthetic.sh ] && echo "synthetic sh tests/synthetic.sh build/release/plainsong"
         echo "cli sh tests/cli/run.sh build/release/plainsong"
         echo "house sh tests/house.sh"
+        echo "api sh tests/api.sh build/release"
     fi
     echo "layers sh tools/layers.sh build/release"
     for test in $unit_tests; do

@@ -41,6 +41,7 @@ find_missing() { # run|test
         command -v python3 >/dev/null || missing="$missing python3"
         needs_header cmocka.h '#include <stdarg.h>
 #include <setjmp.h>' || missing="$missing libcmocka-dev"
+        command -v pkg-config >/dev/null || missing="$missing pkg-config"
         command -v clang >/dev/null || missing="$missing clang"
         needs_sanitizers clang || missing="$missing $(clang_runtime)"
         needs_sanitizers gcc || missing="$missing gcc"
