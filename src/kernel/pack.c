@@ -1,7 +1,7 @@
 /* File blocks -> panels of 16 rows, and one row back out of them. See pack.h for both layouts' bytes.
  *
- * Every format is read in two steps: one block of one row becomes plain integers and scales (struct block), then
- * those go to their lane in the panel's planes. So each file layout is spelled out once, here. */
+ * Packing moves four elements at a time: files and panels both keep them in the bytes of a word, so a block becomes a few
+ * shifts and masks a row. Unpacking a row goes element by element, from the panel's layout alone. */
 #include "kernel/pack.h"
 
 #include "base/exact.h"
@@ -40,104 +40,160 @@ static u32 u32_at(const u8 *p)
     return p[0] | (u32)p[1] << 8 | (u32)p[2] << 16 | (u32)p[3] << 24;
 }
 
-/* ---- one block of the file -> integers ---- */
-
-/* Nibbles of q4_0, q4_1, q5_0, q5_1: the lower half of a block in the low nibbles, then the upper. */
-static void read_nibbles(u8 *q, const u8 *p)
+static bool half_finite(u16 h)
 {
-    for (u32 i = 0; i < 16; i++) {
-        q[i] = p[i] & 15;
-        q[i + 16] = p[i] >> 4;
-    }
+    return (h & 0x7C00) != 0x7C00;
 }
 
-static void read_fifth_bits(u8 *q, u32 bits)
+/* ---- one block of the file -> a lane of the panel's planes ---- */
+
+enum { LOW = 0x0F0F0F0F };
+
+static u32 word_at(const u8 *p) /* in memory's order: bytes stay bytes on every machine */
 {
-    for (u32 i = 0; i < 32; i++)
-        q[i] |= (u8)((bits >> i & 1) << 4);
+    u32 w;
+    memcpy(&w, p, 4);
+    return w;
+}
+
+static void put_word(u8 *plane, u32 v, u32 lane, u32 w)
+{
+    memcpy(plane + v * 64 + lane * 4, &w, 4);
+}
+
+static void put_half(u8 *plane, u32 lane, const u8 *from)
+{
+    memcpy(plane + 2 * lane, from, 2);
+}
+
+/* 32 elements, four in the low nibbles of each of 8 words. */
+static void put_nibbles(u8 *at, u32 lane, const u32 w[8])
+{
+    for (u32 v = 0; v < 4; v++)
+        put_word(at, v, lane, w[2 * v] | w[2 * v + 1] << 4);
+}
+
+/* n words' low or high nibbles. */
+static void take_nibbles(u32 *w, const u8 *p, u32 n, u32 shift)
+{
+    for (u32 i = 0; i < n; i++)
+        w[i] = word_at(p + 4 * i) >> shift & LOW;
+}
+
+/* q4_0, q4_1, q5_0, q5_1: the lower half of a block in the low nibbles, then the upper. The bit plane is the file's. */
+static void put_block_32(u8 *at, u32 lane, const u8 *p, u32 bits)
+{
+    u32 w[8];
+    const u8 *q = bits == 5 ? p + 4 : p;
+    take_nibbles(w, q, 4, 0);
+    take_nibbles(w + 4, q, 4, 4);
+    put_nibbles(at, lane, w);
+    if (bits == 5)
+        memcpy(at + 256 + 4 * lane, p, 4);
+}
+
+static void put_bytes(u8 *at, u32 lane, const u8 *p)
+{
+    for (u32 g = 0; g < 8; g++)
+        put_word(at, g, lane, word_at(p + 4 * g));
 }
 
 /* Six-bit sub-scales and sub-minimums of q4_k and q5_k: eight of each in 12 bytes. The first four of both lie
  * in the low six bits of bytes 0-3 and 4-7; the others have their low nibble in bytes 8-11 and their upper two
  * bits above the first ones. */
-static void read_k_scales(struct block *b, const u8 *p)
+static void put_k_scales(u8 *at, u32 lane, const u8 *p)
 {
+    u8 *sc = at + lane, *mn = sc + 8 * PANEL;
     for (u32 j = 0; j < 4; j++) {
-        b->sc[j] = p[j] & 63;
-        b->mn[j] = p[j + 4] & 63;
-        b->sc[j + 4] = (u8)((p[j + 8] & 15) | (p[j] >> 6) << 4);
-        b->mn[j + 4] = (u8)(p[j + 8] >> 4 | (p[j + 4] >> 6) << 4);
+        sc[j * PANEL] = p[j] & 63;
+        mn[j * PANEL] = p[j + 4] & 63;
+        sc[(j + 4) * PANEL] = (u8)((p[j + 8] & 15) | (p[j] >> 6) << 4);
+        mn[(j + 4) * PANEL] = (u8)(p[j + 8] >> 4 | (p[j + 4] >> 6) << 4);
     }
 }
 
-/* 256 nibbles of q4_k and q5_k: each 32 bytes hold one sub-block low and the next one high. */
-static void read_k_nibbles(u8 *q, const u8 *p)
+/* Bit j of 8 bytes, the first lowest: the product brings bit 0 of byte i to bit 56 + i, and no two sums meet. */
+static u8 bits_of(const u8 *p, u32 j)
 {
-    for (u32 j = 0; j < 4; j++)
-        for (u32 i = 0; i < 32; i++) {
-            q[64 * j + i] = p[32 * j + i] & 15;
-            q[64 * j + 32 + i] = p[32 * j + i] >> 4;
-        }
+    u64 x = 0;
+    for (u32 i = 0; i < 8; i++)
+        x |= (u64)p[i] << 8 * i;
+    return (u8)(((x >> j & 0x0101010101010101u) * 0x0102040810204080u) >> 56);
 }
 
-static void read_q6_k(struct block *b, const u8 *p)
+/* Integers of q4_k and q5_k: each 32 bytes hold one sub-block low and the next one high. Bit j of byte i of `high` belongs
+ * to element i of sub-block j. */
+static void put_k_block(u8 *at, u32 lane, const u8 *p, const u8 *high)
 {
-    const u8 *low = p, *high = p + 128;
-    for (u32 h = 0; h < 2; h++, low += 64, high += 32)
-        for (u32 i = 0; i < 32; i++) {
-            u8 *q = b->q + 128 * h + i;
-            q[0] = (u8)((low[i] & 15) | (high[i] & 3) << 4);
-            q[32] = (u8)((low[i + 32] & 15) | (high[i] >> 2 & 3) << 4);
-            q[64] = (u8)(low[i] >> 4 | (high[i] >> 4 & 3) << 4);
-            q[96] = (u8)(low[i + 32] >> 4 | high[i] >> 6 << 4);
-        }
-    memcpy(b->sc, p + 192, 16);
-    b->d = u16_at(p + 208);
+    u32 w[8], group = high ? 320 : 256;
+    for (u32 j = 0; j < 8; j++, at += group) {
+        take_nibbles(w, p + 32 * (j / 2), 8, j % 2 * 4);
+        put_nibbles(at, lane, w);
+        for (u32 i = 0; high && i < 4; i++)
+            at[256 + 4 * lane + i] = bits_of(high + 8 * i, j);
+    }
 }
 
-static void read_block(enum dtype type, const u8 *p, struct block *b)
+/* Integers of q6_k: of each 128, group g has its nibbles in the low (g < 2) or high half of 32 bytes and its upper bits in
+ * bits 2g of 32 others. */
+static void put_6k_block(u8 *at, u32 lane, const u8 *low, const u8 *high)
 {
-    b->d = u16_at(p);
-    b->m = 0;
+    u32 w[8];
+    for (u32 j = 0; j < 8; j++, at += 384) {
+        const u8 *p = low + j / 4 * 64 + j % 2 * 32, *h = high + j / 4 * 32;
+        take_nibbles(w, p, 8, j % 4 / 2 * 4);
+        put_nibbles(at, lane, w);
+        for (u32 v = 0; v < 2; v++) {
+            u32 up = 0;
+            for (u32 i = 0; i < 4; i++)
+                up |= (word_at(h + 16 * v + 4 * i) >> j % 4 * 2 & 0x03030303u) << 2 * i;
+            put_word(at + 256, v, lane, up);
+        }
+    }
+}
+
+/* One row's block; false when a scale is not finite. */
+static bool put_block(enum dtype type, u8 *at, u32 lane, const u8 *p)
+{
+    const u8 *d = p, *m = NULL;
     switch (type) {
     case DT_Q4_0:
-        read_nibbles(b->q, p + 2);
+        put_block_32(at + 2 * PANEL, lane, p + 2, 4);
         break;
     case DT_Q4_1:
-        b->m = u16_at(p + 2);
-        read_nibbles(b->q, p + 4);
+        m = p + 2;
+        put_block_32(at + 4 * PANEL, lane, p + 4, 4);
         break;
     case DT_Q5_0:
-        read_nibbles(b->q, p + 6);
-        read_fifth_bits(b->q, u32_at(p + 2));
+        put_block_32(at + 2 * PANEL, lane, p + 2, 5);
         break;
     case DT_Q5_1:
-        b->m = u16_at(p + 2);
-        read_nibbles(b->q, p + 8);
-        read_fifth_bits(b->q, u32_at(p + 4));
+        m = p + 2;
+        put_block_32(at + 4 * PANEL, lane, p + 4, 5);
         break;
     case DT_Q8_0:
-        memcpy(b->q, p + 2, 32);
+        put_bytes(at + 2 * PANEL, lane, p + 2);
         break;
     case DT_Q4_K:
-        b->m = u16_at(p + 2);
-        read_k_scales(b, p + 4);
-        read_k_nibbles(b->q, p + 16);
-        break;
     case DT_Q5_K:
-        b->m = u16_at(p + 2);
-        read_k_scales(b, p + 4);
-        read_k_nibbles(b->q, p + 48);
-        for (u32 i = 0; i < 256; i++) /* bit j of byte i belongs to element i of sub-block j */
-            b->q[i] |= (u8)((p[16 + i % 32] >> i / 32 & 1) << 4);
+        m = p + 2;
+        put_k_scales(at + 4 * PANEL, lane, p + 4);
+        put_k_block(at + 20 * PANEL, lane, type == DT_Q4_K ? p + 16 : p + 48, type == DT_Q4_K ? NULL : p + 16);
         break;
     default: /* DT_Q6_K */
-        read_q6_k(b, p);
+        d = p + 208;
+        for (u32 j = 0; j < 16; j++)
+            at[2 * PANEL + j * PANEL + lane] = p[192 + j];
+        put_6k_block(at + 18 * PANEL, lane, p, p + 128);
         break;
     }
+    put_half(at, lane, d);
+    if (m)
+        put_half(at + 2 * PANEL, lane, m);
+    return half_finite(u16_at(d)) && (!m || half_finite(u16_at(m)));
 }
 
-/* ---- integers <-> a lane of the panel's planes ---- */
+/* ---- a lane of the panel's planes -> integers ---- */
 
 static u32 group_bytes(u32 bits) /* of 32 elements of 16 rows */
 {
@@ -147,38 +203,6 @@ static u32 group_bytes(u32 bits) /* of 32 elements of 16 rows */
 static u32 block_bytes(const struct planes *f)
 {
     return f->halves * PANEL * 2 + f->subs * PANEL + f->elems / ACT_BLOCK * group_bytes(f->bits);
-}
-
-static void put_half(u8 *at, u32 lane, u16 h)
-{
-    at[2 * lane] = (u8)h;
-    at[2 * lane + 1] = (u8)(h >> 8);
-}
-
-/* 32 integers of one row to its lane; the plane of upper bits (one or two each) follows the nibbles. */
-static void put_group(u8 *at, u32 lane, u32 bits, const u8 *q)
-{
-    if (bits == 8) {
-        for (u32 k = 0; k < 32; k++)
-            at[k / 4 * 64 + lane * 4 + k % 4] = q[k];
-        return;
-    }
-    for (u32 v = 0; v < 4; v++)
-        for (u32 j = 0; j < 4; j++)
-            at[v * 64 + lane * 4 + j] = (u8)((q[8 * v + j] & 15) | (q[8 * v + 4 + j] & 15) << 4);
-    u8 *up = at + 256;
-    if (bits == 5) {
-        memset(up + 4 * lane, 0, 4);
-        for (u32 k = 0; k < 32; k++)
-            up[4 * lane + k / 8] |= (u8)((q[k] >> 4) << k % 8);
-    } else if (bits == 6) {
-        for (u32 v = 0; v < 2; v++)
-            for (u32 j = 0; j < 4; j++) {
-                const u8 *e = q + 16 * v + j;
-                up[v * 64 + lane * 4 + j] =
-                    (u8)(e[0] >> 4 | (e[4] >> 4) << 2 | (e[8] >> 4) << 4 | (e[12] >> 4) << 6);
-            }
-    }
 }
 
 static void get_group(const u8 *at, u32 lane, u32 bits, u8 *q)
@@ -198,19 +222,6 @@ static void get_group(const u8 *at, u32 lane, u32 bits, u8 *q)
             high = up[k / 16 * 64 + lane * 4 + k % 4] >> k % 16 / 4 * 2 & 3;
         q[k] = (u8)((k % 8 < 4 ? v & 15 : v >> 4) | high << 4);
     }
-}
-
-static void put_block(const struct planes *f, u8 *at, u32 lane, const struct block *b)
-{
-    put_half(at, lane, b->d);
-    if (f->halves == 2)
-        put_half(at + 2 * PANEL, lane, b->m);
-    at += f->halves * PANEL * 2;
-    for (u32 j = 0; j < f->subs; j++) /* q6_k: 16 scales; else 8 scales, then 8 minimums */
-        at[j * PANEL + lane] = f->bits == 6 || j < 8 ? b->sc[j] : b->mn[j - 8];
-    at += f->subs * PANEL;
-    for (u32 g = 0; g < f->elems / ACT_BLOCK; g++)
-        put_group(at + g * group_bytes(f->bits), lane, f->bits, b->q + ACT_BLOCK * g);
 }
 
 static void get_block(const struct planes *f, const u8 *at, u32 lane, struct block *b)
@@ -247,11 +258,6 @@ u64 pack_panel_bytes(enum dtype type, u32 n_in)
     return (u64)(n_in / t->block_elems) * block_bytes(&PLANES[type]);
 }
 
-static bool half_finite(u16 h)
-{
-    return (h & 0x7C00) != 0x7C00;
-}
-
 /* One float weight as it will be multiplied: its bits in the stored type, flushed. False when not finite. */
 static bool read_float(enum dtype type, const u8 *p, u64 i, float *out)
 {
@@ -266,36 +272,53 @@ static bool read_float(enum dtype type, const u8 *p, u64 i, float *out)
     return (EX_BITS(x) & 0x7F800000u) != 0x7F800000u;
 }
 
+/* Flushed in their own bits: no half but zero is below 2^-40; a bfloat16's bits are a float's upper ones. */
+static u32 flush_bits(u32 u, u32 sign, u32 least)
+{
+    return (u & ~sign) < least ? 0 : u;
+}
+
 static bool pack_float_row(enum dtype type, const u8 *src, u32 n_in, u8 *panel, u32 lane)
 {
     bool finite = true;
-    for (u32 k = 0; k < n_in; k++) {
-        float x;
-        finite &= read_float(type, src, k, &x);
-        u64 at = (u64)k * PANEL + lane;
-        if (type == DT_F32) {
-            memcpy(panel + 4 * at, &x, 4);
-        } else {
-            u16 h = type == DT_F16 ? (u16)ex_to_half(x) : (u16)(EX_BITS(x) >> 16);
-            memcpy(panel + 2 * at, &h, 2);
+    u32 tiny = EX_BITS(EX_TINY);
+    if (type == DT_F32)
+        for (u32 k = 0; k < n_in; k++) {
+            u32 u = u32_at(src + 4 * k);
+            finite &= (u & 0x7F800000u) != 0x7F800000u;
+            u = flush_bits(u, 0x80000000u, tiny);
+            memcpy(panel + 64 * (u64)k + 4 * lane, &u, 4);
         }
-    }
+    u32 most = type == DT_F16 ? 0x7C00 : 0x7F80, least = type == DT_F16 ? 1 : tiny >> 16;
+    if (type != DT_F32)
+        for (u32 k = 0; k < n_in; k++) {
+            u32 u = u16_at(src + 2 * k);
+            finite &= (u & most) != most;
+            u16 h = (u16)flush_bits(u, 0x8000, least);
+            memcpy(panel + 32 * (u64)k + 2 * lane, &h, 2);
+        }
     return finite;
 }
 
-static bool pack_quant_row(enum dtype type, const u8 *src, u32 n_in, u8 *panel, u32 lane)
+/* A panel of n rows; the first row that holds something not finite, or n. */
+static u32 pack_quant_panel(enum dtype type, const u8 *src, u64 row_bytes, u32 n_in, u8 *panel, u32 n)
 {
     const struct planes *f = &PLANES[type];
-    const struct dtype_info *t = dtype_info(type);
-    bool finite = true;
-    struct block b;
-    memset(&b, 0, sizeof b);
-    for (u32 i = 0; i < n_in / f->elems; i++, src += t->block_bytes, panel += block_bytes(f)) {
-        read_block(type, src, &b);
-        finite &= half_finite(b.d) && half_finite(b.m);
-        put_block(f, panel, lane, &b);
-    }
-    return finite;
+    u32 file_bytes = dtype_info(type)->block_bytes, bytes = block_bytes(f), bad = 0, first = 0;
+    for (u32 i = 0; i < n_in / f->elems; i++, src += file_bytes, panel += bytes)
+        for (u32 lane = 0; lane < n; lane++)
+            bad |= (u32)!put_block(type, panel, lane, src + lane * row_bytes) << lane;
+    while (first < n && !(bad >> first & 1))
+        first++;
+    return first;
+}
+
+static u32 pack_float_panel(enum dtype type, const u8 *src, u64 row_bytes, u32 n_in, u8 *panel, u32 n)
+{
+    for (u32 lane = 0; lane < n; lane++)
+        if (!pack_float_row(type, src + lane * row_bytes, n_in, panel, lane))
+            return lane;
+    return n;
 }
 
 int pack(enum dtype type, const u8 *src, u32 n_in, u32 n_out, u8 *dst, u32 p0, u32 p1, u32 *bad_row)
@@ -305,17 +328,13 @@ int pack(enum dtype type, const u8 *src, u32 n_in, u32 n_out, u8 *dst, u32 p0, u
     u64 panel_bytes = pack_panel_bytes(type, n_in);
     for (u32 p = p0; p < p1; p++) {
         u8 *panel = dst + p * panel_bytes;
-        if ((p + 1) * PANEL > n_out)
+        u32 row = p * PANEL, n = min_u32(PANEL, n_out - row);
+        if (n < PANEL)
             memset(panel, 0, panel_bytes);
-        for (u32 lane = 0; lane < PANEL && p * PANEL + lane < n_out; lane++) {
-            u32 row = p * PANEL + lane;
-            const u8 *from = src + row * row_bytes;
-            bool finite = t->quantised ? pack_quant_row(type, from, n_in, panel, lane)
-                                       : pack_float_row(type, from, n_in, panel, lane);
-            if (!finite) {
-                *bad_row = row;
-                return -1;
-            }
+        u32 good = (t->quantised ? pack_quant_panel : pack_float_panel)(type, src + row * row_bytes, row_bytes, n_in, panel, n);
+        if (good < n) {
+            *bad_row = row + good;
+            return -1;
         }
     }
     return 0;
