@@ -69,6 +69,7 @@ release_programs() {
         echo "cli sh tests/cli/run.sh build/release/plainsong"
         echo "house sh tests/house.sh"
         echo "api sh tests/api.sh build/release"
+        echo "api sh tests/api.sh build/release"
     fi
     echo "layers sh tools/layers.sh build/release"
     for test in $unit_tests; do
@@ -81,9 +82,10 @@ release_programs() {
 
 # What is left out under the sanitizers is said at the end.
 too_long="test_oracle test_golden"
+uncounted="test_alloc"
 sanitized_programs() { # SUFFIX of the folder: "" or -clang
     for test in $unit_tests; do
-        case " $too_long " in
+        case " $too_long $uncounted " in
         *" $test "*) ;;
         *) echo "asan$1-$test build/asan$1/tests/$test" ;;
         esac
@@ -104,7 +106,16 @@ if [ "$what" = all ]; then
         clang) sanitized_programs -clang && echo "fuzz sh tests/fuzz/run.sh" ;;
         esac
     done | programs
-    echo "     not under the sanitizers: $too_long: minutes of arithmetic that test_kernel covers operation by operation"
+    binaries=build/release/plainsong
+    for by in $made; do
+        case $by in
+        gcc) binaries="$binaries build/asan/plainsong" ;;
+        clang) binaries="$binaries build/asan-clang/plainsong" ;;
+        esac
+    done
+    echo "verify sh tests/verify/quick.sh $binaries" | programs
+    echo "     not under the sanitizers: $too_long (minutes of arithmetic; test_kernel has each operation, verify whole"
+    echo "     answers), $uncounted (counts calls of malloc, which is the sanitizer's there)"
 fi
 
 echo "$(($(date +%s) - begin)) s"

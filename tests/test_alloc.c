@@ -8,7 +8,15 @@
 
 static atomic_ulong calls;
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
+#if !defined(SANITIZED) && defined(__GLIBC__)
 #define COUNTS 1
 extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t size);

@@ -1,6 +1,6 @@
 # Installs what is missing; run.sh and test.sh read this file and call
 #   install_needs run     a C compiler, make, four libraries, Python with jinja2 for chat templates
-#   install_needs test    also cmocka and clang with its sanitizers
+#   install_needs test    also cmocka, pkg-config, and clang with its sanitizers
 # What is there is asked of the machine itself (does this header compile, does this Python import jinja2), not of a list
 # of packages. As root on Debian and its kin apt-get installs the rest; anyone else is shown the one line to run.
 # Lists of names are variables without quotes, so that they become words.
@@ -41,6 +41,7 @@ find_missing() { # run|test
         command -v python3 >/dev/null || missing="$missing python3"
         needs_header cmocka.h '#include <stdarg.h>
 #include <setjmp.h>' || missing="$missing libcmocka-dev"
+        command -v pkg-config >/dev/null || missing="$missing pkg-config"
         command -v pkg-config >/dev/null || missing="$missing pkg-config"
         command -v clang >/dev/null || missing="$missing clang"
         needs_sanitizers clang || missing="$missing $(clang_runtime)"
