@@ -575,12 +575,14 @@ static int summary(struct verify *v, char **lines, struct err *err)
     const struct verify_tally *t = &v->total;
     char last[128];
     say(v,
-        "%llu of %llu comparisons over a whole answer; cancelled: %llu queued, %llu in the prompt, "
+        "%llu of %llu comparisons over a whole answer, %llu tokens; cancelled: %llu queued, %llu "
+        "in the prompt, "
         "%llu generating; "
         "%llu prompt tokens kept; up to %u rows a step; %s; %.1f s\n",
         (unsigned long long)t->full, (unsigned long long)t->comparisons,
-        (unsigned long long)t->cancelled[0], (unsigned long long)t->cancelled[1],
-        (unsigned long long)t->cancelled[2], (unsigned long long)t->kept, t->rows,
+        (unsigned long long)t->tokens, (unsigned long long)t->cancelled[0],
+        (unsigned long long)t->cancelled[1], (unsigned long long)t->cancelled[2],
+        (unsigned long long)t->kept, t->rows,
         v->by_rows ? "logits by memcmp" : "logits by two hashes", time_now() - v->start);
     snprintf(last, sizeof last, "verify: %llu comparisons, %llu differ, hash %016llx\n",
              (unsigned long long)t->comparisons, (unsigned long long)t->differ,

@@ -2,6 +2,8 @@
  * in turn, so that they advance together on the clock. */
 #include "cli/verify_scene.h"
 
+#include "engine/engine.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,12 +77,12 @@ static void draw_kept(struct verify_scene *s, u32 n, u64 *state, const struct ve
         clock += s->parts[i].tokens;
     add(s, x, t->list[x].n_out, clock);
     clock += t->list[x].n_out;
-    for (u32 i = 0; i < 2; i++)
-        add(s, i ? a : x, t->list[i ? a : x].n_out, clock);
-    clock += tokens + t->list[x].n_out;
-    for (u32 i = 0; i < 2; i++)
-        add(s, i ? x : a, t->list[i ? x : a].n_out, clock);
-    clock += tokens + t->list[x].n_out;
+    for (u32 k = 0; k < 2; k++) { /* the second finds its prefix in the slot of the first */
+        u32 text = k ? a : x;
+        for (u32 i = 0; i < 2; i++)
+            add(s, text, t->list[text].n_out, clock);
+        clock += 2 * t->list[text].n_out;
+    }
     for (u32 i = 0; i < t->n_short; i++)
         if (t->list[i].extends == (i32)a)
             add(s, i, t->list[i].n_out, clock);
@@ -325,7 +327,9 @@ int verify_scene_run(const struct verify_scene *s, const struct verify_texts *t,
     g->diff = diff;
     g->gen = gen;
     u32 last = 0;
+    engine_hold(e, true); /* those that begin the scene begin in one step */
     int rc = due(g, err);
+    engine_hold(e, false);
     while (rc == 0 && g->n_open) {
         struct voice *v = choose(g, last);
         last = (u32)(v - g->voices);

@@ -98,12 +98,6 @@ plant order-experts src/device/cpu_ops.c \
      }' \
     'layer 0, combine'
 
-# A tile of several rows sums over the whole length at once, a single row by segments.
-plant order-segments src/kernel/scalar.c \
-    '/^INLINE void mat_32/,/^}/ s/if (b % (SEGMENT/if ((m == 1 \&\& b % (SEGMENT/
-     /^INLINE void mat_32/,/^}/ s/SEGMENT \/ ACT_BLOCK - 1 ||/SEGMENT \/ ACT_BLOCK - 1) ||/' \
-    'product|experts'
-
 # The setup cache survives a change of the number of rows.
 plant setup-cache src/device/dev_cpu.c \
     's/if (s->rows == c->n_rows && s->logits == c->n_logits)/if (s->rows \&\& s->logits == c->n_logits)/' \
@@ -148,5 +142,12 @@ plant cancel src/engine/sched.c \
 plant logits-mixed src/engine/sched.c \
     's/device_logits(e->device, s->step_row)/device_logits(e->device, n_streams > 1 \&\& s->step_row ? s->step_row - 1 : s->step_row)/' \
     'mixed up'
+
+# A tile of several rows sums over the whole length at once, a single row by segments. Last, since kernels take long
+# to build.
+plant order-segments src/kernel/scalar.c \
+    '/^INLINE void mat_32/,/^}/ s/if (b % (SEGMENT/if ((m == 1 \&\& b % (SEGMENT/
+     /^INLINE void mat_32/,/^}/ s/SEGMENT \/ ACT_BLOCK - 1 ||/SEGMENT \/ ACT_BLOCK - 1) ||/' \
+    'product|experts'
 
 count
