@@ -118,12 +118,12 @@ static void bench_mat(enum dtype type)
     for (u32 i = 0; i < COUNT(MS); i++) {
         if (only_m && only_m != MS[i])
             continue;
-        bool big = MS[i] <= 4;
+        bool big = MS[i] <= 16; /* rows of a decode step: weights come from memory; more: of a prompt, they stay */
         u32 n = big ? cold : warm;
         double best[16], macs = (double)n * PANEL * N_IN * MS[i];
         for (u32 k = 0; k < n_isas; k++)
             best[k] = 1e9;
-        for (u32 run = 0; run < (big ? 24 : 120); run++)
+        for (u32 run = 0; run < (big ? 24 : 60); run++)
             for (u32 k = 0; k < n_isas; k++) {
                 if (!wanted(k) || (!strcmp(isas[k], "scalar") && !only_isa))
                     continue;
