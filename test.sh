@@ -69,7 +69,6 @@ release_programs() {
         echo "cli sh tests/cli/run.sh build/release/plainsong"
         echo "house sh tests/house.sh"
         echo "api sh tests/api.sh build/release"
-        echo "api sh tests/api.sh build/release"
     fi
     echo "layers sh tools/layers.sh build/release"
     for test in $unit_tests; do
