@@ -5,7 +5,7 @@ static void print_head(const struct bench_result *r, FILE *out)
 {
     const struct bench_setup *s = r->setup;
     fprintf(out, "%.60s, %s\n", r->model.name, r->model.arch);
-    fprintf(out, "%s %s, %u threads, %u x %u tokens of %s; %.40s\n", r->stats.device, r->stats.isa,
+    fprintf(out, "%s %s, %u threads, %u x %u tokens of %s\n%.79s\n", r->stats.device, r->stats.isa,
             r->stats.n_threads, r->stats.n_slots, r->stats.n_ctx, r->stats.kv, r->machine->cpu);
     fprintf(out, "commit %s, seed %llu; %u prompt tokens a stream, %u generated, %u runs\n",
             r->commit, (unsigned long long)s->seed, s->prompt, s->gen, s->runs);
@@ -32,15 +32,15 @@ static void print_rates(const struct bench_result *r, FILE *out)
 static void print_reading(const struct bench_result *r, FILE *out)
 {
     double most = 0;
-    fputs("\n              what a step reads and does                       roofline    logits\n"
-          "  B path    rows  submits  experts      MB  GB/s of peak GMAC/s   tok/s      hash\n",
+    fputs("\n              what a step reads and does                       roofline   logits\n"
+          "  B path    rows  submits  experts      MB  GB/s of peak GMAC/s   tok/s     hash\n",
           out);
     for (u32 i = 0; i < r->n_series; i++) {
         const struct bench_series *s = &r->series[i];
         double bytes = bench_figure(s, FIG_BYTES).median, gb_s = bench_figure(s, FIG_GB_S).median,
                step = bench_figure(s, FIG_STEP_MS).median;
         most = bytes > most ? bytes : most;
-        fprintf(out, "%3u %-6s %5.1f %8.1f %8.1f %7.1f %5.1f %5.0f %% %6.1f %7.0f  %08llx\n",
+        fprintf(out, "%3u %-6s %5.1f %8.1f %8.1f %7.1f %5.1f %5.0f %% %6.1f %7.0f %08llx\n",
                 s->streams, bench_path_names[s->path], bench_figure(s, FIG_ROWS).median,
                 bench_figure(s, FIG_SUBMISSIONS).median, bench_figure(s, FIG_EXPERTS).median,
                 1e-6 * bytes, gb_s, 100 * gb_s / r->machine->peak_gb_s,

@@ -282,6 +282,44 @@ printf 'ab\377\nWhat is 2 + 3?\n' | "$plainsong" chat >"$tmp/out" 2>"$tmp/err"
 [ "$(cat "$tmp/out")" = "2 + 3 = 5." ] && grep -q "0xff" "$tmp/err" && ok "a line that is not UTF-8" ||
     not_ok "a line that is not UTF-8" "$(cat "$tmp/err")"
 
+# ---- bench
+
+says 2 "bench: a list" '--streams "1,,2"' bench --streams 1,,2
+says 2 "bench: too few slots" "these streams need 4" bench --streams 1,4 --slots 2
+says 2 "bench: a number" '--gen "2"' bench --gen 2
+says 1 "bench: a context" "need a context of 5064" bench --prompt 5000
+says 1 "bench: no such file" "nowhere.gguf" bench -m nowhere.gguf
+gives 0 "bench: a table" "roofline" bench --streams 2 --prompt 8 --gen 8 --runs 1 --plot "$tmp/plot.svg"
+if [ "$(awk '{ if (length > most) most = length } END { print most }' "$tmp/out")" -le 80 ]; then ok "bench: 80 columns"; else
+    not_ok "bench: 80 columns" "$(cat "$tmp/out")"
+fi
+holds "bench: the plot is XML" python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$tmp/plot.svg"
+run 0 "bench: JSON" bench --json --streams 1,3 --prompt 8 --gen 8 --runs 2 --profile &&
+    holds "bench: JSON has every field" python3 -c '
+import json, sys
+j = json.load(open(sys.argv[1]))
+for key in "model device cpu commit seed warmup peak_gb_s runs".split():
+    assert key in j, key
+assert [(r["streams"], r["path"]) for r in j["runs"]] == [(1, "engine"), (1, "device"), (3, "engine"), (3, "device")]
+for r in j["runs"]:
+    for key in "aggregate_tok_s stream_tok_s prompt_tok_s first_token_ms".split():
+        assert 0 < r[key]["min"] <= r[key]["median"] <= r[key]["max"], (key, r)
+    assert set(r["phase_ms"]) == {"setup", "submit", "wait", "tail"}, r
+    for key in "submissions_per_step rows_per_step experts_hit_per_layer bytes_per_step gb_s share_of_peak".split():
+        assert r[key] > 0, (key, r)
+    assert len(r["logits_hash"]) == 16
+    assert r["path"] == "engine" or (r["submissions_per_step"], r["rows_per_step"]) == (1, r["streams"]), r
+hashes = [r["logits_hash"] for r in j["runs"]]
+assert hashes[0] == hashes[1] and hashes[2] == hashes[3], hashes
+' "$tmp/out"
+if grep -q "^submit .*%" "$tmp/err"; then ok "bench: --profile"; else not_ok "bench: --profile" "$(cat "$tmp/err")"; fi
+run 0 "bench: mixed" bench --mixed --json --streams 2 --prompt 200 --gen 16 --runs 1 &&
+    holds "bench: mixed has its figures" python3 -c '
+import json, sys
+m = json.load(open(sys.argv[1]))["mixed"][0]
+assert m["prompt_tokens"] == 200 and m["ratio_p95"]["median"] > 0 and m["prompt_tok_s"]["median"] > 0, m
+' "$tmp/out"
+
 # ---- terminals and signals
 
 for case in chat_interrupt chat_end chat_loading run_interrupt run_terminal run_flush; do
