@@ -1,7 +1,6 @@
 /* The table for AVX2 with FMA and F16C (Haswell, Zen and later). */
-#define KERNELS kernels_text_avx2
-#define KERNELS_ISA "avx2"
-#include "kernel/scalar.c"
+#include "kernel/plain_rows.h"
+#include "kernel/tables.h"
 
 #include "kernel/words_avx2.h"
 

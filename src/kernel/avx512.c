@@ -1,7 +1,6 @@
 /* The table for AVX-512 without VNNI (Skylake-SP). */
-#define KERNELS kernels_text_avx512
-#define KERNELS_ISA "avx512"
-#include "kernel/scalar.c"
+#include "kernel/plain_rows.h"
+#include "kernel/tables.h"
 
 #include "kernel/words_avx512.h"
 

@@ -1,7 +1,6 @@
 /* The table for AVX-512 with VNNI (Cascade Lake, Ice Lake, Zen 4 and later). */
-#define KERNELS kernels_text_avx512vnni
-#define KERNELS_ISA "avx512vnni"
-#include "kernel/scalar.c"
+#include "kernel/plain_rows.h"
+#include "kernel/tables.h"
 
 #include "kernel/words_avx512.h"
 

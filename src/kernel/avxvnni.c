@@ -1,7 +1,6 @@
 /* The table for AVX2 with AVX-VNNI (Alder Lake, Zen 5 and later). */
-#define KERNELS kernels_text_avxvnni
-#define KERNELS_ISA "avxvnni"
-#include "kernel/scalar.c"
+#include "kernel/plain_rows.h"
+#include "kernel/tables.h"
 
 #include "kernel/words_avx2.h"
 
