@@ -114,7 +114,7 @@ struct ps_bias {
 };
 
 struct ps_sampling { /* zero-initialise for greedy */
-    float temperature;        /* 0: greedy */
+    float temperature;        /* 0 (or less than 1e-6): greedy */
     uint32_t top_k;           /* 0: off */
     float top_p;              /* 0 or 1: off */
     float min_p;              /* 0: off */

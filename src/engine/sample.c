@@ -41,6 +41,9 @@ struct sampler {
     u32 buckets[BUCKETS];
 };
 
+/* Below it logits that differ at all are apart by more than exp can show, and dividing would overflow: greedy. */
+static const float LEAST_TEMPERATURE = 1e-6f;
+
 static int check_range(const char *name, float v, float lo, float hi, const char *wish,
                        struct err *err)
 {
@@ -281,6 +284,8 @@ int sampler_open(struct sampler **out, const struct ps_sampling *opts, u32 choic
     if (!s)
         goto none;
     s->o = *opts;
+    if (opts->temperature < LEAST_TEMPERATURE)
+        s->o.temperature = 0;
     s->o.bias = NULL;
     s->choice = choice;
     s->n_vocab = n_vocab;
@@ -297,7 +302,7 @@ int sampler_open(struct sampler **out, const struct ps_sampling *opts, u32 choic
     }
     if (!(s->l = mem_array(n_vocab, sizeof *s->l)))
         goto none;
-    for (int i = 0; i < 2 && opts->temperature > 0; i++)
+    for (int i = 0; i < 2 && s->o.temperature > 0; i++)
         if (!(s->keys[i] = mem_array(n_vocab, sizeof **s->keys)))
             goto none;
     if (s->penalties && !(s->counts = mem_array(n_vocab, sizeof *s->counts)))
