@@ -5,6 +5,7 @@
 #include "cli/bench.h"
 
 #include "cli/cli.h"
+#include "cli/outfile.h"
 #include "cli/profile.h"
 #include "cli/progress.h"
 #include "engine/engine.h"
@@ -239,7 +240,7 @@ static void print_profile(const struct bench_result *r)
 }
 
 static int measure(struct bench_rig *r, const struct bench *o, struct bench_machine *m,
-                   struct err *err)
+                   struct outfile *plot, struct err *err)
 {
     const struct bench_setup *s = r->setup;
     struct bench_series *series = mem_array(s->n_widths * PATHS, sizeof *series);
@@ -261,10 +262,23 @@ static int measure(struct bench_rig *r, const struct bench *o, struct bench_mach
         if (s->profile)
             print_profile(&res);
     }
-    if (rc == 0 && o->plot)
-        rc = bench_plot(&res, o->plot, err);
+    if (rc == 0 && o->plot) {
+        bench_plot(&res, plot->out);
+        rc = outfile_commit(plot, err);
+    }
     free(series);
     free(mixed);
+    return rc;
+}
+
+/* Before the work, so that a name that cannot be written costs nothing. */
+static int open_plot(struct outfile *plot, const struct bench *o, struct err *err)
+{
+    if (!o->plot)
+        return 0;
+    char *model = opts_model(o->engine.model, err);
+    int rc = model ? outfile_open(plot, "--plot", o->plot, model, err) : -1;
+    free(model);
     return rc;
 }
 
@@ -274,6 +288,7 @@ int cli_bench(int argc, char **argv)
     struct bench_setup s;
     struct bench_rig rig = {0};
     struct bench_machine machine = {0};
+    struct outfile plot = {0};
     struct err err;
     u32 n_args;
     const struct opt_group groups[] = {
@@ -285,11 +300,14 @@ int cli_bench(int argc, char **argv)
         return rc == OPTS_HELPED ? EXIT_DONE : EXIT_USAGE;
     if (check(&o, &s, &err))
         return cli_fail(usage.command, EXIT_USAGE, "%s", err.text);
-    rc = open_rig(&rig, &o, &s, &err);
+    rc = open_plot(&plot, &o, &err);
+    if (rc == 0)
+        rc = open_rig(&rig, &o, &s, &err);
     if (rc == 0)
         rc = bench_machine_open(&machine, o.engine.threads, &err);
     if (rc == 0)
-        rc = measure(&rig, &o, &machine, &err);
+        rc = measure(&rig, &o, &machine, &plot, &err);
+    outfile_close(&plot);
     bench_machine_close(&machine);
     close_rig(&rig);
     return rc ? cli_fail(usage.command, EXIT_WORLD, "%s", err.text) : EXIT_DONE;

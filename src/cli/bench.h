@@ -136,6 +136,6 @@ double bench_roofline(const struct bench_result *r, const struct bench_series *s
 
 void bench_table(const struct bench_result *r, FILE *out); /* at most 80 columns */
 int bench_json(const struct bench_result *r, FILE *out, struct err *err);
-int bench_plot(const struct bench_result *r, const char *path, struct err *err); /* SVG */
+void bench_plot(const struct bench_result *r, FILE *out); /* SVG */
 
 #endif

@@ -3,7 +3,6 @@
  * at 0. */
 #include "cli/bench.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -175,11 +174,9 @@ static void put_title(const struct plot *p)
             p->r->stats.n_threads, p->r->machine->peak_gb_s, p->r->commit);
 }
 
-int bench_plot(const struct bench_result *r, const char *path, struct err *err)
+void bench_plot(const struct bench_result *r, FILE *out)
 {
-    struct plot p = {.r = r, .out = fopen(path, "w")};
-    if (!p.out)
-        return err_set(err, "%s: %s", path, strerror(errno));
+    struct plot p = {.r = r, .out = out};
     scale(&p);
     fprintf(p.out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d "
@@ -194,7 +191,4 @@ int bench_plot(const struct bench_result *r, const char *path, struct err *err)
     put_path(&p, PATH_ENGINE, "#1f5fbf", -4);
     put_legend(&p);
     fputs("</svg>\n", p.out);
-    if (ferror(p.out) | fclose(p.out))
-        return err_set(err, "%s: cannot write: %s", path, strerror(errno));
-    return 0;
 }

@@ -3,10 +3,12 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct command {
     const char *name, *about;
@@ -79,8 +81,31 @@ static int dispatch(int argc, char **argv)
     return unknown(name);
 }
 
+/* Descriptors 0 to 2 stay standard input and output: one that was closed would be given to the next file or pipe opened.
+ * Opened for reading only: input ends at once, output still fails. */
+static void keep_standard(void)
+{
+    int fd;
+    while ((fd = open("/dev/null", O_RDONLY)) >= 0 && fd <= STDERR_FILENO)
+        ;
+    if (fd > STDERR_FILENO)
+        close(fd);
+}
+
+/* A page of a mapped file that is no longer there: the file was cut short while we read it. */
+static void file_gone(int sig)
+{
+    static const char LINE[] = "plainsong: a file was cut short while it was being read, or its disk failed\n";
+    (void)sig;
+    if (write(STDERR_FILENO, LINE, sizeof LINE - 1) < 0)
+        _exit(EXIT_WORLD); /* nobody to tell */
+    _exit(EXIT_WORLD);
+}
+
 int main(int argc, char **argv)
 {
+    keep_standard();
+    signal(SIGBUS, file_gone);
     /* A reader that goes away is an EPIPE where we write, not a death: the engine is closed in
      * order. */
     signal(SIGPIPE, SIG_IGN);

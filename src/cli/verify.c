@@ -5,6 +5,7 @@
 #include "base/sysmem.h"
 #include "cli/cli.h"
 #include "cli/opts.h"
+#include "cli/outfile.h"
 #include "cli/progress.h"
 #include "cli/verify_golden.h"
 #include "cli/verify_report.h"
@@ -53,6 +54,7 @@ struct verify {
     char device[16], isa[16], golden[160];
     u32 n_threads;
     FILE *log; /* the lines for the report */
+    struct outfile report;
 };
 
 static const struct opt_usage usage = {
@@ -567,7 +569,8 @@ static int report(struct verify *v, const char *lines, const char *last, struct 
         .settings = lines,
         .last = last,
     };
-    return verify_report_write(&r, v->o->report, err);
+    verify_report_print(&r, v->report.out);
+    return outfile_commit(&v->report, err);
 }
 
 static int summary(struct verify *v, char **lines, struct err *err)
@@ -610,6 +613,8 @@ static int verify(const struct wishes *o)
     int rc = path && v.log ? 0 : -1;
     if (path && !v.log)
         err_set(&err, "out of memory");
+    if (rc == 0 && o->report)
+        rc = outfile_open(&v.report, "--report", o->report, path, &err);
     if (rc == 0 && !(v.model = ps_model_open(path, &why)))
         rc = err_set(&err, "%s", why.text);
     if (rc == 0) {
@@ -623,6 +628,7 @@ static int verify(const struct wishes *o)
     clear_line(&v);
     close_round(&v);
     ps_model_close(v.model);
+    outfile_close(&v.report);
     if (v.log)
         fclose(v.log);
     free(lines);

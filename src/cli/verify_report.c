@@ -4,7 +4,6 @@
 #include "base/sysmem.h"
 #include "kernel/kernel.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +40,7 @@ void verify_report_cpu(char *buf, size_t n)
 #endif
 }
 
-static void print(const struct verify_report *r, FILE *f)
+void verify_report_print(const struct verify_report *r, FILE *f)
 {
     struct utsname sys = {0};
     struct ps_model_info info;
@@ -61,18 +60,4 @@ static void print(const struct verify_report *r, FILE *f)
             info.arch, (double)info.n_params / 1e6, (unsigned long long)info.file_bytes,
             (unsigned long long)r->file);
     fprintf(f, "golden    %s\n\n%s\n%s", r->golden, r->settings, r->last);
-}
-
-int verify_report_write(const struct verify_report *r, const char *path, struct err *err)
-{
-    FILE *f = fopen(path, "w");
-    char quoted[80];
-    err_quote(quoted, sizeof quoted, path, strlen(path));
-    if (!f)
-        return err_set(err, "--report \"%s\": %s", quoted, strerror(errno));
-    print(r, f);
-    bool failed = ferror(f) != 0;
-    if (fclose(f) || failed)
-        return err_set(err, "--report \"%s\": cannot be written: %s", quoted, strerror(errno));
-    return 0;
 }

@@ -6,6 +6,8 @@
 #include "base/base.h"
 #include "plainsong.h"
 
+#include <stdio.h>
+
 struct verify_report { /* texts may be NULL: left out */
     const struct ps_model *model;
     u64 file; /* verify_golden_file */
@@ -19,6 +21,6 @@ struct verify_report { /* texts may be NULL: left out */
 /* The processor's name, or "unknown". */
 void verify_report_cpu(char *buf, size_t n);
 
-int verify_report_write(const struct verify_report *r, const char *path, struct err *err);
+void verify_report_print(const struct verify_report *r, FILE *out);
 
 #endif

@@ -320,6 +320,38 @@ m = json.load(open(sys.argv[1]))["mixed"][0]
 assert m["prompt_tokens"] == 200 and m["ratio_p95"]["median"] > 0 and m["prompt_tok_s"]["median"] > 0, m
 ' "$tmp/out"
 
+# ---- files a command writes: asked for before the work, whole or not at all, never the model
+
+cp models/plainsong-tiny-q4_0.gguf "$tmp/own.gguf"
+mkfifo "$tmp/fifo"
+for asked in "bench --plot" "verify --report"; do
+    # shellcheck disable=SC2086
+    set -- $asked
+    says 1 "$asked: the model itself" "is the model itself" "$1" -m "$tmp/own.gguf" "$2" "$tmp/own.gguf"
+    says 1 "$asked: a FIFO" "not a regular file" "$1" "$2" "$tmp/fifo"
+    says 1 "$asked: a folder" "not a regular file" "$1" "$2" "$tmp"
+    says 1 "$asked: a folder that is not there" "$2 \"$tmp/none/x\"" "$1" "$2" "$tmp/none/x"
+done
+same "the model is as it was" models/plainsong-tiny-q4_0.gguf "$tmp/own.gguf"
+holds "nothing is left of them" sh -c "! ls $tmp/*.part"
+
+# ---- descriptors that are closed, a file that goes away
+
+closed() { # STATUS: of chat without descriptor 0, within 20 s
+    timeout 20 "$plainsong" chat <&- >"$tmp/out" 2>"$tmp/err"
+    [ $? -eq "$1" ]
+}
+holds "chat: closed standard input is its end" closed 0
+cut_short() { # whenever it is cut: an empty file, a header cut off, or pages that are gone
+    "$plainsong" quantize "$tmp/cut.gguf" "$tmp/q.gguf" --type q8_0 >"$tmp/out" 2>"$tmp/err" </dev/null &
+    pid=$!
+    : >"$tmp/cut.gguf"
+    wait $pid
+    [ $? -eq 1 ] && [ "$(wc -l <"$tmp/err")" -eq 1 ]
+}
+cp models/plainsong-tiny-q4_0.gguf "$tmp/cut.gguf"
+holds "a model that is cut short is one line" cut_short
+
 # ---- terminals and signals
 
 for case in chat_interrupt chat_end chat_loading run_interrupt run_terminal run_flush; do
