@@ -44,6 +44,7 @@ $(B)/%.o: src/%.c Makefile
 # With the sanitizers -O3 takes ten times as long to compile as -O1 and finds no more.
 O3 := $(if $(filter release,$(CONFIG)),-O3)
 FLAGS_kernel := $(O3)
+$(B)/engine/sample.o: FLAGS_engine := $(O3)
 $(B)/kernel/avx2.o: FLAGS_kernel := $(O3) -march=x86-64-v3
 $(B)/kernel/avxvnni.o: FLAGS_kernel := $(O3) -march=x86-64-v3 -mavxvnni
 $(B)/kernel/avx512.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mprefer-vector-width=512

@@ -156,12 +156,20 @@ static void forbid(struct sampler *s, const u32 *mask)
     }
 }
 
+/* Sixteen maxima side by side, since one would wait for itself: all are finite or -INFINITY, so any order finds it. */
 static u32 find_max(const float *l, u32 n)
 {
-    float max = l[0];
-    for (u32 i = 1; i < n; i++)
+    float max = l[0], top[16];
+    u32 i = 0, best = 0;
+    for (u32 j = 0; j < 16; j++)
+        top[j] = l[0];
+    for (; i + 16 <= n; i += 16)
+        for (u32 j = 0; j < 16; j++)
+            top[j] = l[i + j] > top[j] ? l[i + j] : top[j];
+    for (u32 j = 0; j < 16; j++)
+        max = top[j] > max ? top[j] : max;
+    for (; i < n; i++)
         max = l[i] > max ? l[i] : max;
-    u32 best = 0;
     while (l[best] != max)
         best++;
     return best;
