@@ -112,7 +112,8 @@ def chat_loading(plainsong):
 
 def run_interrupt(plainsong):
     """Ctrl-C in run: what was made stays, 130, no word on stderr."""
-    p = subprocess.Popen([plainsong, "run", "-p", TALE], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # Unbuffered: communicate() reads the descriptor itself and would miss what a buffer holds.
+    p = subprocess.Popen([plainsong, "run", "-p", TALE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
     start = p.stdout.read(20)
     p.send_signal(signal.SIGINT)
     rest, err = p.communicate(timeout=LIMIT_S)
