@@ -293,6 +293,8 @@ static int find_operation(struct verify *v, u32 i, const struct verify_diff *d, 
             "  no operation of this text differs: its results are mixed up after the last one\n");
     else if (rc == 0)
         say(v, "  not seen again in %d more runs: it depends on timing or on the hardware\n", REDO);
+    ps_engine_close(v->engine); /* it still has the trace */
+    v->engine = NULL;
     verify_trace_close(trace);
     return rc;
 }
