@@ -14,7 +14,7 @@ struct verify_hash { /* of a row of logits, two independent ones */
 };
 
 struct verify_text {
-    char name[64];
+    char name[96];
     u32 *ids; /* [n_ids] the prompt */
     u32 n_ids, n_out;
     i32 extends; /* the prompt begins with that text's prompt and answer, or -1 */
