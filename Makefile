@@ -57,7 +57,7 @@ $(VECTOR_C:src/%.c=$(B)/%.o): $(B)/%.o: build/release/%.o
 	@mkdir -p $(@D)
 	cp $< $@
 $(VECTOR_C:src/%.c=build/release/%.o): FORCE
-	@$(MAKE) --no-print-directory -s CONFIG=release CC=gcc $@
+	@$(MAKE) --no-print-directory -s CONFIG=release B=build/release CC=gcc $@
 endif
 
 # Version and commit, in a file that changes only when they do.

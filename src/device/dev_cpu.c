@@ -209,14 +209,24 @@ static u64 hash_row(const float *x, u32 n)
     return h;
 }
 
+/* One buffer's row, all ranks, into h. */
+static u64 hash_buffer(const struct cpu *c, u64 h, enum plan_buf b, u32 row)
+{
+    const struct cpu_buf *buf = &c->bufs[b];
+    for (u32 k = 0; k < buf->ranks; k++)
+        h = h * 31 + hash_row(buf->y[row * buf->ranks + k], c->dev.plan->bufs[b].width);
+    return h;
+}
+
+/* Everything the operation wrote: each product's output, and what joins the residual stream. */
 static void trace(struct cpu *c, const struct plan_op *op)
 {
-    enum plan_buf b = op->add ? BUF_X : op->out;
-    const struct cpu_buf *buf = &c->bufs[b];
     for (u32 r = 0; r < cpu_op_rows(c, op); r++) {
-        u64 h = 0;
-        for (u32 k = 0; k < buf->ranks; k++)
-            h = h * 31 + hash_row(buf->y[r * buf->ranks + k], c->dev.plan->bufs[b].width);
+        u64 h = hash_buffer(c, 0, op->add ? BUF_X : op->out, r);
+        for (u32 m = 0; op->kind == OP_MAT && m < op->n_mats; m++)
+            h = hash_buffer(c, h, op->mats[m].out, r);
+        if (op->kind == OP_ROPE_STORE)
+            h = hash_buffer(c, h, BUF_K, r);
         c->dev.trace(c->dev.trace_arg, op, op->last ? c->logit_rows[r] : r, h);
     }
 }
