@@ -11,7 +11,7 @@ install_needs run || exit 1
 
 cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 if ! make -C "$root" -q build/release/plainsong >/dev/null 2>&1; then
-    echo "building build/release/plainsong (half a minute)" >&2
+    echo "building build/release/plainsong (a minute or two)" >&2
     make -C "$root" -s -j"$cores" build/release/plainsong >&2
 fi
 
