@@ -24,8 +24,17 @@ extern "C" {
 
 #define PS_API __attribute__((visibility("default")))
 
+/* What kind of failure, for a caller that acts on it. */
+enum ps_kind {
+    PS_FAILED = 0,  /* the world's, or the model's: trying the same again may help or not */
+    PS_INVALID,     /* the request is wrong and will be wrong again */
+    PS_TOO_LONG,    /* prompt and answer can never fit the context */
+    PS_BUSY         /* not now: the queue is full */
+};
+
 struct ps_error {
     char text[512];
+    enum ps_kind kind;
 };
 
 struct ps_model;
@@ -101,10 +110,21 @@ struct ps_stats { /* counted since open */
     uint64_t setups, copied;   /* steps prepared anew; positions copied from another slot's prefix */
     uint64_t weight_bytes, kv_bytes, scratch_bytes, setup_bytes;
     uint32_t n_active, n_queued; /* now */
+    double turn_s;             /* how long the engine's present turn (at most one step) lasts already; 0: it waits for work */
     double load_s;
     const char *device, *isa, *kv;
 };
 PS_API void ps_engine_stats(struct ps_engine *e, struct ps_stats *s);
+
+struct ps_slot {
+    enum ps_slot_state { PS_SLOT_FREE, PS_SLOT_PROMPT, PS_SLOT_DECODE } state;
+    uint64_t tag;              /* the request's; of a free slot: of the last one it served */
+    uint32_t n_kept;           /* positions that hold keys and values, also of a free slot */
+    uint32_t n_prompt, n_cached, n_generated; /* of the stream */
+    double started_s, first_s; /* CLOCK_MONOTONIC: joined; first token (0: none yet) */
+};
+/* Fills slots[0..n), n at most the number of slots; returns that number. Any thread. */
+PS_API uint32_t ps_engine_slots(struct ps_engine *e, struct ps_slot *slots, uint32_t n);
 
 /* ---- streams ---- */
 
@@ -126,6 +146,15 @@ struct ps_sampling { /* zero-initialise for greedy */
     uint32_t n_bias;
 };
 
+/* Which tokens a stream may take. Called on a thread of the engine, for one stream by one thread at a time, between two
+ * steps: allowed before a token is chosen, took when it was. */
+struct ps_mask {
+    void *arg;
+    const uint32_t *(*allowed)(void *arg); /* bits, 32 to a word, low bit first, 1 = allowed: (n_vocab), valid until the
+                                            * next call; NULL: all */
+    void (*took)(void *arg, uint32_t id);  /* end tokens too */
+};
+
 struct ps_request {
     const uint32_t *ids;       /* the prompt, copied; at least one */
     size_t n_ids;
@@ -136,6 +165,12 @@ struct ps_request {
     bool want_logits;          /* ps_token.logits is filled: for verify */
     uint64_t domain;           /* kept prefixes are reused among requests of one domain only */
     double deadline_s;         /* seconds from now after which the stream ends with PS_END_DEADLINE; 0: none */
+    struct ps_mask mask;       /* allowed NULL: none */
+    void (*notify)(void *arg); /* NULL, or called when a token is there and when the stream has ended: on the engine's thread
+                                * with its lock held, so it only leaves a note and calls nothing of this header. Never
+                                * after ps_stream_close returned */
+    void *notify_arg;
+    uint64_t tag;              /* the caller's name for it, shown by ps_engine_slots */
     const uint32_t *forced;    /* NULL, or max_tokens ids, copied: the answer is these, whatever the logits say; logits
                                 * are made and sampled all the same, and no id ends the stream. For measuring */
 };
@@ -149,11 +184,14 @@ struct ps_token {
     double time;               /* when it was made, in seconds of CLOCK_MONOTONIC */
 };
 
-/* Queues the request. What can never fit is refused here with both numbers. */
+/* Queues the request. What can never fit is refused here with both numbers (PS_TOO_LONG), a wrong field by its name
+ * (PS_INVALID), and with PS_BUSY when as many wait as may. */
 PS_API struct ps_stream *ps_stream_open(struct ps_engine *e, const struct ps_request *r, struct ps_error *err);
 /* Waits for the next token: 1 and *t; 0 at the end (ps_stream_info tells why); -1 when the stream failed. An end token
  * is not handed out. */
 PS_API int ps_stream_next(struct ps_stream *s, struct ps_token *t, struct ps_error *err);
+/* The same without waiting: 2 when there is no token yet. */
+PS_API int ps_stream_poll(struct ps_stream *s, struct ps_token *t, struct ps_error *err);
 /* Takes effect at the next step; ps_stream_next then returns 0. Any thread, also from a signal's thread. */
 PS_API void ps_stream_cancel(struct ps_stream *s);
 

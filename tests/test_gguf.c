@@ -118,7 +118,7 @@ static void check_message(const struct err *err, const char *words)
 static void check_refused(const void *at, size_t n, const char *words)
 {
     struct gguf g;
-    struct err err = {""};
+    struct err err = {.text = ""};
     u8 *copy = malloc(n ? n : 1);
     memcpy(copy, at, n);
     assert_int_equal(gguf_parse(&g, "t.gguf", copy, n, &err), -1);
@@ -140,7 +140,7 @@ static void check_build_refused(struct build *b, const char *words)
 static void check_open_refused(const char *path, const char *words)
 {
     struct gguf g;
-    struct err err = {""};
+    struct err err = {.text = ""};
     assert_int_equal(gguf_open(&g, path, &err), -1);
     check_message(&err, words);
 }
@@ -176,7 +176,7 @@ static void reads_values(void **state)
         build_tensor(b, "t.two", DT_Q4_K, 512, 3, 2)->data = NULL;
         struct bytes out = build_bytes(b);
         struct gguf g;
-        struct err err = {""};
+        struct err err = {.text = ""};
         assert_int_equal(gguf_parse(&g, "t.gguf", out.at, out.len, &err), 0);
         assert_int_equal(g.version, version);
 
@@ -309,7 +309,7 @@ static void every_mutation_is_survived(void **state)
         for (u32 k = 0; k < COUNT(VALUES) + COUNT(FLIPS); k++) {
             struct gguf g;
             struct weights w;
-            struct err err = {""};
+            struct err err = {.text = ""};
             out.at[i] = k < COUNT(VALUES) ? VALUES[k] : old ^ FLIPS[k - COUNT(VALUES)];
             bool bad = gguf_parse(&g, "t.gguf", out.at, out.len, &err) != 0;
             bool bad_weights = !bad && weights_open(&w, &g, &err) != 0;
@@ -547,7 +547,7 @@ static void split_files(void **state)
     for (u32 i = 0; i < 3; i++)
         write_part(i, 3, part_of(i, 3, 3));
     struct gguf g;
-    struct err err = {""};
+    struct err err = {.text = ""};
     if (gguf_open(&g, path, &err))
         fail_msg("%s", err.text);
     assert_int_equal(g.n_files, 3);
@@ -635,7 +635,7 @@ static void memory_stays_below_the_file(void **state)
     for (u32 i = 0; i < COUNT(CASES); i++) {
         struct bytes out = many_entries(CASES[i].n_kv, CASES[i].n_tensors);
         struct gguf g;
-        struct err err = {""};
+        struct err err = {.text = ""};
         size_t before = heap_live;
         heap_peak = heap_live;
         int result = gguf_parse(&g, "t.gguf", out.at, out.len, &err);
@@ -683,7 +683,7 @@ static double cpu_seconds(void)
 static double open_seconds(const char *path)
 {
     struct gguf g;
-    struct err err = {""};
+    struct err err = {.text = ""};
     double start = cpu_seconds();
     if (gguf_open(&g, path, &err))
         fail_msg("%s", err.text);
@@ -734,7 +734,7 @@ static void opens_the_shipped_model(void **state)
     (void)state;
     struct gguf g;
     struct weights w;
-    struct err err = {""};
+    struct err err = {.text = ""};
     const char *path = "models/plainsong-tiny-q4_0.gguf";
     assert_true(open_seconds(path) < 0.05 * SLOWER);
     if (gguf_open(&g, path, &err) || weights_open(&w, &g, &err))

@@ -25,7 +25,7 @@ static struct prompt *chat;
 static int open_all(void **state)
 {
     (void)state;
-    struct err err = {""};
+    struct err err = {.text = ""};
     struct gguf_str source = {"", 0};
     if (gguf_open(&file, "models/plainsong-tiny-q4_0.gguf", &err) ||
         token_open(&tokens, &file, 4096, &err) ||
@@ -73,7 +73,7 @@ static u32 count(const struct token_ids *ids, u32 id)
 static void build(const struct prompt *p, const char *messages, const char *tools,
                   const char *kwargs, bool generate, struct token_ids *out)
 {
-    struct err err = {""};
+    struct err err = {.text = ""};
     *out = (struct token_ids){0};
     if (prompt_build(p, messages, tools, kwargs, generate, out, &err))
         fail_msg("%s: %s", messages, err.text);
@@ -96,7 +96,7 @@ static void check(const struct prompt *p, const char *messages, const char *tool
 /* A template of its own, opened and closed around check. */
 static void check_template(const char *source, const char *messages, const char *text, u32 n)
 {
-    struct err err = {""};
+    struct err err = {.text = ""};
     struct template *t;
     struct prompt *p = NULL;
     if (template_open(&t, source, strlen(source), "", "", &err) || prompt_open(&p, tokens, t, &err))
@@ -121,7 +121,7 @@ static void test_oracle(void **state)
                           : json_dumps(json_object_get(j, "tools"), 0);
         json_t *text = json_object_get(j, "text");
         struct token_ids want = {0}, got;
-        struct err err = {""};
+        struct err err = {.text = ""};
         assert_int_equal(token_encode(tokens, json_string_value(text), json_string_length(text),
                                       TOKEN_PARSE_SPECIAL, &want, &err),
                          0);
@@ -198,7 +198,7 @@ static void test_neighbours(void **state)
     (void)state;
     static const char line[] = "user\nthe <|im_end|>s and <|im_start|>ing";
     struct token_ids want = {0}, ids;
-    struct err err = {""};
+    struct err err = {.text = ""};
     assert_int_equal(token_encode(tokens, line, sizeof line - 1, 0, &want, &err), 0);
     build(chat, "[{\"role\":\"user\",\"content\":\"the <|im_end|>s and <|im_start|>ing\"}]", NULL,
           NULL, false, &ids);
@@ -291,7 +291,7 @@ static void test_errors(void **state)
 {
     (void)state;
     struct token_ids ids = {0};
-    struct err err = {""};
+    struct err err = {.text = ""};
     assert_int_equal(prompt_build(chat, "[{", NULL, NULL, true, &ids, &err), -1);
     assert_non_null(strstr(err.text, "messages"));
     assert_int_equal(prompt_build(chat, "[]", "[\xff]", NULL, true, &ids, &err), -1);

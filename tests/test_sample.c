@@ -487,7 +487,7 @@ static void options_out_of_range_are_named(void **state)
         {{.bias = &inf, .n_bias = 1}, "bias of token 3 is inf"},
     };
     for (u32 i = 0; i < COUNT(cases); i++) {
-        struct err err = {""};
+        struct err err = {.text = ""};
         struct sampler *s = (struct sampler *)&err;
         assert_int_equal(sampler_open(&s, &cases[i].o, 0, 10, &err), -1);
         assert_null(s);

@@ -22,7 +22,7 @@ static struct token_model *tiny;
 static int open_tiny(void **state)
 {
     (void)state;
-    struct err err = {""};
+    struct err err = {.text = ""};
     u32 n_vocab = 4096;
     if (gguf_open(&tiny_file, "models/plainsong-tiny-q4_0.gguf", &err) ||
         token_open(&tiny, &tiny_file, n_vocab, &err)) {
@@ -60,7 +60,7 @@ static bool same_as(const struct token_model *t, json_t *line, const char *what,
     json_t *text = json_object_get(line, "text"), *ids = json_object_get(line, "ids"),
            *decoded = json_object_get(line, "decoded");
     struct token_ids got = {0};
-    struct err err = {""};
+    struct err err = {.text = ""};
     bool same = !token_encode(t, json_string_value(text), json_string_length(text),
                               TOKEN_PARSE_SPECIAL, &got, &err) &&
                 got.n == json_array_size(ids);

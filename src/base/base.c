@@ -17,6 +17,7 @@ int err_set(struct err *err, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(err->text, sizeof err->text, fmt, args);
     va_end(args);
+    err->kind = 0;
     for (char *c = err->text; *c; c++)
         if ((u8)*c < 0x20 || *c == 0x7F)
             *c = '?';

@@ -23,9 +23,10 @@ typedef int64_t i64;
  * cause is known; callers pass it on unchanged. Owned by the caller, valid until the next err_set. */
 struct err {
     char text[512];
+    int kind; /* 0, unless the layer that fails has kinds of its own (plainsong.h) */
 };
 
-/* Writes the line (truncated to fit; control bytes become '?') and returns -1, so that a failure is one
+/* Writes the line (truncated to fit; control bytes become '?'), kind 0, and returns -1, so that a failure is one
  * statement: `return err_set(err, "...")`. err may be NULL. */
 int err_set(struct err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

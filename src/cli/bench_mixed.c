@@ -75,7 +75,7 @@ static struct ps_stream *start(struct bench_rig *r, u32 which, u32 *ids, u32 n, 
 static int await(struct ps_stream *s, u32 n, double *time, struct err *err)
 {
     struct ps_token t = {0};
-    struct ps_error why = {""};
+    struct ps_error why = {.text = ""};
     for (u32 i = 0; i < n; i++)
         if (ps_stream_next(s, &t, &why) != 1)
             return err_set(err, "a stream ended early: %s", why.text);

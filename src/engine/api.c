@@ -235,7 +235,8 @@ struct ps_engine *ps_engine_open(const struct ps_model *m, const struct ps_engin
         goto fail;
     e->rows = mem_array(d.max_rows, sizeof *e->rows);
     e->step = mem_array(e->n_slots, sizeof *e->step);
-    if (!e->rows || !e->step) {
+    e->slot_tag = mem_array(e->n_slots, sizeof *e->slot_tag);
+    if (!e->rows || !e->step || !e->slot_tag) {
         err_set(err, "out of memory");
         goto fail;
     }
@@ -271,6 +272,7 @@ void ps_engine_close(struct ps_engine *e)
     free(e->end_ids);
     free(e->rows);
     free(e->step);
+    free(e->slot_tag);
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->lock);
     free(e);
@@ -321,6 +323,7 @@ void ps_engine_stats(struct ps_engine *e, struct ps_stats *s)
         .setup_bytes = d->setup_bytes,
         .n_active = e->n_active,
         .n_queued = e->n_queued,
+        .turn_s = e->turn_began > 0 ? time_now() - e->turn_began : 0,
         .setup_s = d->setup_s,
         .submit_s = d->submit_s,
         .wait_s = d->wait_s,
@@ -337,4 +340,25 @@ void ps_engine_stats(struct ps_engine *e, struct ps_stats *s)
         .kv = e->kv_name,
     };
     pthread_mutex_unlock(&e->lock);
+}
+
+u32 ps_engine_slots(struct ps_engine *e, struct ps_slot *slots, u32 n)
+{
+    pthread_mutex_lock(&e->lock);
+    n = min_u32(n, e->n_slots);
+    for (u32 i = 0; i < n; i++)
+        slots[i] = (struct ps_slot){.state = PS_SLOT_FREE, .tag = e->slot_tag[i], .n_kept = kv_length(e->kv, i)};
+    for (const struct ps_stream *s = e->active; s; s = s->next) {
+        if (s->slot < 0 || (u32)s->slot >= n)
+            continue;
+        struct ps_slot *slot = &slots[s->slot];
+        slot->state = s->phase == PHASE_DECODE ? PS_SLOT_DECODE : PS_SLOT_PROMPT;
+        slot->n_prompt = s->n_prompt;
+        slot->n_cached = s->n_cached;
+        slot->n_generated = s->n_generated;
+        slot->started_s = s->started;
+        slot->first_s = s->first;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return n;
 }

@@ -29,7 +29,10 @@ struct ps_stream {
     u32 n_prompt, max_tokens;
     bool ignore_end;
     bool forced;                /* the answer's ids stand in ids already */
-    u64 domain;
+    u64 domain, tag;
+    struct ps_mask mask;
+    void (*notify)(void *arg);
+    void *notify_arg;
     double deadline;            /* on time_now's clock; 0: none */
     float *logits;              /* (max_tokens, n_vocab), or NULL */
     struct sampler *sampler;    /* scheduler's after open */
@@ -77,6 +80,8 @@ struct ps_engine {
     bool quit;
     bool held;                  /* the queue waits although there are slots */
     u64 steps, prompt_rows;     /* counted by the scheduler */
+    double turn_began;          /* on time_now's clock; 0: waits for work */
+    u64 *slot_tag;              /* [n_slots] of the last stream there */
     double tail_s;              /* of all steps: what the device did not take */
     struct device_stats stats;  /* copied after each step */
     char kv_name[8];

@@ -8,6 +8,14 @@
 
 /* ---- ends ---- */
 
+/* Under the lock: there is a token, or the end. */
+static void tell(struct ps_stream *s)
+{
+    pthread_cond_broadcast(&s->changed);
+    if (s->notify)
+        s->notify(s->notify_arg);
+}
+
 /* Under the lock. The slot's tokens stay for reuse. */
 static void finish(struct ps_engine *e, struct ps_stream *s, enum ps_end end)
 {
@@ -18,7 +26,7 @@ static void finish(struct ps_engine *e, struct ps_stream *s, enum ps_end end)
     s->last = time_now();
     s->end = end;
     s->phase = PHASE_DONE;
-    pthread_cond_broadcast(&s->changed);
+    tell(s);
 }
 
 /* Takes finished streams off the active list. Under the lock. */
@@ -89,6 +97,7 @@ static void admit(struct ps_engine *e)
         s->n_run = s->n_cached = kept;
         s->started = time_now();
         s->phase = PHASE_PROMPT;
+        e->slot_tag[slot] = s->tag;
         struct ps_stream **at = &e->active; /* at the end: the list's order is the order of arrival */
         while (*at)
             at = &(*at)->next;
@@ -207,9 +216,12 @@ static bool is_end(const struct ps_engine *e, u32 id)
  * scheduler writes these. */
 static i32 choose(struct ps_engine *e, struct ps_stream *s, const float *logits, u64 *hash, struct err *err)
 {
-    i32 id = sampler_choose(s->sampler, logits, known(s), NULL, err);
+    const u32 *mask = s->mask.allowed ? s->mask.allowed(s->mask.arg) : NULL;
+    i32 id = sampler_choose(s->sampler, logits, known(s), mask, err);
     if (id < 0)
         return -1;
+    if (s->mask.took)
+        s->mask.took(s->mask.arg, (u32)id);
     *hash = engine_hash(logits, e->plan.hp.n_vocab);
     if (s->logits)
         memcpy(s->logits + (u64)s->n_generated * e->plan.hp.n_vocab, logits, e->plan.hp.n_vocab * sizeof *logits);
@@ -236,7 +248,8 @@ static void deliver(struct ps_engine *e, struct ps_stream *s, u32 id, u64 hash, 
     s->made[s->n_generated++] = (struct made){now, batch};
     if (s->n_generated == s->max_tokens)
         finish(e, s, PS_END_LENGTH);
-    pthread_cond_broadcast(&s->changed);
+    else
+        tell(s);
 }
 
 /* After a step: logits become tokens, without the lock; what ran is kept and tokens are handed out, under it. Returns with
@@ -274,7 +287,7 @@ static void take_results(struct ps_engine *e, u32 n_streams, u32 n_rows, bool ok
  * and returns with the lock held. */
 static void run_step(struct ps_engine *e, struct ps_stream *only, double *since)
 {
-    struct err err = {""};
+    struct err err = {.text = ""};
     struct step t;
     u32 n_rows = make_step(e, only, &t);
     if (!n_rows)
@@ -296,10 +309,12 @@ void *sched_main(void *engine)
     pthread_mutex_lock(&e->lock);
     double since = time_now();
     while (!e->quit) {
+        e->turn_began = time_now();
         expire(e);
         admit(e);
         seed(e);
         if (!e->active) {
+            e->turn_began = 0;
             pthread_cond_wait(&e->work, &e->lock);
             since = time_now();
             continue;

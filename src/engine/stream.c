@@ -22,11 +22,17 @@ static struct err *as_err(struct ps_error *e)
     return (struct err *)e;
 }
 
-/* What can never fit is refused before any work; *max_tokens becomes the tokens the stream may make. */
-static int check(const struct ps_engine *e, const struct ps_request *r, u32 *max_tokens, struct err *err)
+/* Says of the failure that was just described what kind it is. */
+static int of_kind(enum ps_kind kind, struct err *err)
 {
-    if (r->n_ids == 0)
-        return err_set(err, "the prompt is empty: expected at least one token");
+    if (err)
+        err->kind = kind;
+    return -1;
+}
+
+/* What can never fit is refused before any work; *max_tokens becomes the tokens the stream may make. */
+static int fits(const struct ps_engine *e, const struct ps_request *r, u32 *max_tokens, struct err *err)
+{
     if (r->n_ids >= e->n_ctx)
         return err_set(err, "the prompt has %zu tokens, the context holds %u: shorten it or raise --ctx", r->n_ids,
                        e->n_ctx);
@@ -35,12 +41,19 @@ static int check(const struct ps_engine *e, const struct ps_request *r, u32 *max
     if (*max_tokens > room)
         return err_set(err, "prompt of %zu tokens and %u to generate do not fit the context of %u: at most %u to generate",
                        r->n_ids, r->max_tokens, e->n_ctx, room);
+    return 0;
+}
+
+static int check(const struct ps_engine *e, const struct ps_request *r, struct err *err)
+{
+    if (r->n_ids == 0)
+        return err_set(err, "the prompt is empty: expected at least one token");
     for (size_t i = 0; i < r->n_ids; i++)
         if (r->ids[i] >= e->plan.hp.n_vocab)
             return err_set(err, "prompt token %zu is %u: expected less than %u", i, r->ids[i], e->plan.hp.n_vocab);
     if (r->forced && !r->max_tokens)
         return err_set(err, "forced tokens without a number: expected max_tokens of them");
-    for (u32 i = 0; r->forced && i < *max_tokens; i++)
+    for (u32 i = 0; r->forced && i < r->max_tokens; i++)
         if (r->forced[i] >= e->plan.hp.n_vocab)
             return err_set(err, "forced token %u is %u: expected less than %u", i, r->forced[i], e->plan.hp.n_vocab);
     return 0;
@@ -58,6 +71,10 @@ static int fill(struct ps_stream *s, const struct ps_request *r, u32 max_tokens,
     s->deadline = r->deadline_s > 0 ? s->opened + r->deadline_s : 0;
     s->slot = s->copy_from = -1;
     s->domain = r->domain;
+    s->tag = r->tag;
+    s->mask = r->mask;
+    s->notify = r->notify;
+    s->notify_arg = r->notify_arg;
     s->ids = mem_array((u64)s->n_prompt + max_tokens, sizeof *s->ids);
     s->made = mem_array(max_tokens, sizeof *s->made);
     s->logits = r->want_logits ? mem_array((u64)max_tokens * n_vocab, sizeof *s->logits) : NULL;
@@ -67,7 +84,7 @@ static int fill(struct ps_stream *s, const struct ps_request *r, u32 max_tokens,
     if (r->forced)
         memcpy(s->ids + s->n_prompt, r->forced, max_tokens * sizeof *r->forced);
     if (sampler_open(&s->sampler, &r->sampling, r->choice, n_vocab, err))
-        return -1;
+        return of_kind(PS_INVALID, err);
     for (u32 i = 0; i < s->n_prompt; i++)
         sampler_see(s->sampler, s->ids[i]);
     return 0;
@@ -77,8 +94,14 @@ struct ps_stream *ps_stream_open(struct ps_engine *e, const struct ps_request *r
 {
     struct err *err = as_err(error);
     u32 max_tokens = 0;
-    if (check(e, r, &max_tokens, err))
+    if (check(e, r, err)) {
+        of_kind(PS_INVALID, err);
         return NULL;
+    }
+    if (fits(e, r, &max_tokens, err)) {
+        of_kind(PS_TOO_LONG, err);
+        return NULL;
+    }
     struct ps_stream *s = mem_array(1, sizeof *s);
     if (!s) {
         err_set(err, "out of memory");
@@ -101,32 +124,48 @@ struct ps_stream *ps_stream_open(struct ps_engine *e, const struct ps_request *r
     pthread_mutex_unlock(&e->lock);
     if (full) {
         err_set(err, "the queue is full: %u streams run and %u wait; try again later", e->n_slots, e->n_queue);
+        of_kind(PS_BUSY, err);
         stream_free(s);
         return NULL;
     }
     return s;
 }
 
-int ps_stream_next(struct ps_stream *s, struct ps_token *t, struct ps_error *error)
+/* The next token, the end or the failure of a stream, or 2. Under the lock. */
+static int take(struct ps_stream *s, struct ps_token *t, struct err *err)
 {
-    struct ps_engine *e = s->engine;
-    int result;
-    pthread_mutex_lock(&e->lock);
-    while (s->n_read == s->n_generated && s->phase != PHASE_DONE)
-        pthread_cond_wait(&s->changed, &e->lock);
+    const struct ps_engine *e = s->engine;
     if (s->n_read < s->n_generated) {
         u32 i = s->n_read++;
         *t = (struct ps_token){.id = s->ids[s->n_prompt + i], .batch_rows = s->made[i].batch_rows,
                                .logits = s->logits ? s->logits + (u64)i * e->plan.hp.n_vocab : NULL,
                                .time = s->made[i].time};
-        result = 1;
-    } else if (s->end == PS_END_ERROR) {
-        *as_err(error) = s->error;
-        result = -1;
-    } else {
-        result = 0;
+        return 1;
     }
-    pthread_mutex_unlock(&e->lock);
+    if (s->phase != PHASE_DONE)
+        return 2;
+    if (s->end != PS_END_ERROR)
+        return 0;
+    if (err)
+        *err = s->error;
+    return -1;
+}
+
+int ps_stream_poll(struct ps_stream *s, struct ps_token *t, struct ps_error *error)
+{
+    pthread_mutex_lock(&s->engine->lock);
+    int result = take(s, t, as_err(error));
+    pthread_mutex_unlock(&s->engine->lock);
+    return result;
+}
+
+int ps_stream_next(struct ps_stream *s, struct ps_token *t, struct ps_error *error)
+{
+    pthread_mutex_lock(&s->engine->lock);
+    int result;
+    while ((result = take(s, t, as_err(error))) == 2)
+        pthread_cond_wait(&s->changed, &s->engine->lock);
+    pthread_mutex_unlock(&s->engine->lock);
     return result;
 }
 
@@ -163,6 +202,7 @@ void ps_stream_close(struct ps_stream *s)
     struct ps_engine *e = s->engine;
     atomic_store(&s->cancel, true);
     pthread_mutex_lock(&e->lock);
+    s->notify = NULL;
     bool done = s->phase == PHASE_DONE;
     bool listed = false; /* a finished stream stays on the list until the scheduler sweeps */
     for (struct ps_stream *a = e->active; a; a = a->next)
