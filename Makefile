@@ -50,7 +50,7 @@ $(B)/kernel/avxvnni.o: FLAGS_kernel := $(O3) -march=x86-64-v3 -mavxvnni
 $(B)/kernel/avx512.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mprefer-vector-width=512
 $(B)/kernel/avx512vnni.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
 # Beside a sanitizer the vector bodies are the release build's own objects: to compile each with it takes a minute, and
-# what they read and write past the end is caught by the unmapped pages of tests/test_kernel.c.
+# what they read and write past the end is caught by the unmapped pages of tests/test_{products,rows,attend}.c.
 ifneq ($(SAN),)
 VECTOR_C := $(wildcard src/kernel/avx*.c)
 $(VECTOR_C:src/%.c=$(B)/%.o): $(B)/%.o: build/release/%.o

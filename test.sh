@@ -113,8 +113,8 @@ if [ "$what" = all ]; then
         esac
     done
     echo "verify sh tests/verify/quick.sh $binaries" | programs
-    echo "     not under the sanitizers: $too_long (minutes of arithmetic; test_kernel has each operation, verify whole"
-    echo "     answers), $uncounted (counts calls of malloc, which is the sanitizer's there)"
+    echo "     not under the sanitizers: $too_long (minutes of arithmetic; test_products, test_rows and"
+    echo "     test_attend have each operation, verify whole answers), $uncounted (counts calls of malloc, which is the sanitizer's there)"
 fi
 
 echo "$(($(date +%s) - begin)) s"

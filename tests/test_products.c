@@ -1,10 +1,8 @@
-/* Every kernel: the scalar reference against the rules written out once more from the file's layout, one output at a
- * time, and every other instruction set against scalar. Always memcmp. The seed is fixed and printed on failure. */
-#include "check.h"
+/* Products and packed weights: the scalar reference against the rules written out once more from the file's layout, one output
+ * at a time, and every other instruction set against scalar. Always memcmp. The seed is fixed and printed on failure. */
+#include "check_kernel.h"
 
-#include "kernel/kernel.h"
 #include "kernel/pack.h"
-#include "kernel/tables.h"
 
 enum { MAX_IN = 3072, MAX_OUT = 80, MAX_M = 33 };
 
@@ -29,12 +27,6 @@ static u16 random_scale(void)
     }
 }
 
-static void put16(u8 *p, u16 h)
-{
-    p[0] = (u8)h;
-    p[1] = (u8)(h >> 8);
-}
-
 static void random_blocks(enum dtype type, u8 *p, u64 bytes)
 {
     const struct dtype_info *t = dtype_info(type);
@@ -57,11 +49,6 @@ static void random_blocks(enum dtype type, u8 *p, u64 bytes)
 }
 
 /* ---- the rules once more: one element of the file's layout at a time ---- */
-
-static u16 get16(const u8 *p)
-{
-    return (u16)(p[0] | p[1] << 8);
-}
 
 struct elem { /* weight = d * sc * q - (or +) m * mn */
     float d, m;
@@ -351,14 +338,6 @@ static void rows_are_alone_in_company(const struct kernels *k, enum dtype type)
     free_problem(&p);
 }
 
-static void each_isa(void (*fn)(const struct kernels *k))
-{
-    const char *names[16];
-    u32 n = kernels_list(names, COUNT(names));
-    for (u32 i = 0; i < n; i++)
-        fn(kernels_choose(names[i]));
-}
-
 static void products_of(const struct kernels *k)
 {
     for (u32 t = 0; t < COUNT(QUANT); t++) {
@@ -378,328 +357,7 @@ static void every_isa_multiplies_alike(void **state)
     each_isa(products_of);
 }
 
-/* ---- rule 1 ---- */
-
-static void plain_quantise(const float *x, i8 *q, float *d, i16 *sum)
-{
-    float m = 0.0f;
-    bool finite = true;
-    for (u32 i = 0; i < 32; i++) {
-        finite &= isfinite(x[i]) != 0;
-        m = fabsf(x[i]) > m ? fabsf(x[i]) : m;
-    }
-    *sum = 0;
-    memset(q, 0, 32);
-    if (!finite) {
-        *d = NAN;
-        return;
-    }
-    *d = ex_round11(m / 127.0f);
-    if (*d < 0x1p-60f) {
-        *d = 0.0f;
-        return;
-    }
-    for (u32 i = 0; i < 32; i++) {
-        float v = rintf(x[i] * (1.0f / *d));
-        assert_true(fabsf(v) <= 127.0f);
-        q[i] = (i8)v;
-        *sum = (i16)(*sum + q[i]);
-    }
-}
-
-static void quantise_of(const struct kernels *k)
-{
-    for (u32 rep = 0; rep < 4000; rep++) {
-        struct guarded gx, gq;
-        u32 blocks = 1 + check_below(3), n = blocks * 32;
-        float *x = guard(&gx, n * sizeof *x, rep % 2), d[3], dw[3];
-        i8 *q = guard(&gq, n, rep % 2), qw[96];
-        i16 s[3], sw[3];
-        float size = EX_FLOAT((1 + check_below(253)) << 23); /* any exponent */
-        for (u32 i = 0; i < n; i++)
-            x[i] = check_below(3) ? check_plain() * size : check_float();
-        if (check_below(16) == 0)
-            x[check_below(n)] = check_below(2) ? NAN : INFINITY;
-        k->quantise(x, n, q, d, s);
-        for (u32 b = 0; b < blocks; b++)
-            plain_quantise(x + 32 * b, qw + 32 * b, dw + b, sw + b);
-        check_same_floats("scale", d, dw, blocks);
-        assert_memory_equal(q, qw, n);
-        assert_memory_equal(s, sw, blocks * sizeof *s);
-        unguard(&gx);
-        unguard(&gq);
-    }
-}
-
-static void every_isa_quantises_by_rule_1(void **state)
-{
-    (void)state;
-    check_seed(4);
-    each_isa(quantise_of);
-}
-
-/* ---- rows ---- */
-
-static void rows_of(const struct kernels *k)
-{
-    const struct kernels *s = &kernels_scalar;
-    for (u32 rep = 0; rep < 400; rep++) {
-        u32 n = rep < 131 ? rep : 1 + check_below(600);
-        struct guarded g[4];
-        float *a = guard(&g[0], n * sizeof *a, true), *b = guard(&g[1], n * sizeof *b, true);
-        float *x = guard(&g[2], n * sizeof *x, true), *w = guard(&g[3], n * sizeof *w, true);
-        for (u32 i = 0; i < n; i++) {
-            x[i] = check_float();
-            w[i] = check_plain();
-        }
-        if (n) {
-            k->rmsnorm(a, x, w, n, 1e-6f);
-            s->rmsnorm(b, x, w, n, 1e-6f);
-            check_same_floats("rmsnorm", a, b, n);
-        }
-        k->swiglu(a, x, w, n);
-        s->swiglu(b, x, w, n);
-        check_same_floats("swiglu", a, b, n);
-        k->add(a, x, n);
-        s->add(b, x, n);
-        check_same_floats("add", a, b, n);
-        float f = check_float();
-        k->axpy(a, x, f, n);
-        s->axpy(b, x, f, n);
-        check_same_floats("axpy", a, b, n);
-        u32 d_rope = n / 2 * 2;
-        if (d_rope && check_below(3) == 0)
-            d_rope = 2 * (1 + check_below(d_rope / 2));
-        for (u32 neox = 0; d_rope && neox < 2; neox++) {
-            memcpy(a, x, n * sizeof *a);
-            memcpy(b, x, n * sizeof *b);
-            k->rope(a, w, n, d_rope, neox);
-            s->rope(b, w, n, d_rope, neox);
-            check_same_floats("rope", a, b, n);
-        }
-        for (u32 i = 0; i < 4; i++)
-            unguard(&g[i]);
-    }
-}
-
-static void every_isa_does_rows_alike(void **state)
-{
-    (void)state;
-    check_seed(5);
-    each_isa(rows_of);
-}
-
-static void silu_and_norm_are_right(void **state)
-{
-    (void)state;
-    check_seed(6);
-    for (u32 rep = 0; rep < 2000; rep++) {
-        float g = check_plain() * 30.0f, u = check_plain(), y;
-        kernels_scalar.swiglu(&y, &g, &u, 1);
-        double want = (double)g / (1.0 + exp(-(double)g)) * (double)u;
-        assert_true(fabs((double)y - want) <= 1e-6 * fabs(want) + 1e-12);
-    }
-    for (u32 rep = 0; rep < 100; rep++) {
-        float x[300], w[300], y[300];
-        double sum = 0;
-        u32 n = 1 + check_below(300);
-        for (u32 i = 0; i < n; i++) {
-            x[i] = check_plain();
-            w[i] = check_plain();
-            sum += (double)x[i] * x[i];
-        }
-        kernels_scalar.rmsnorm(y, x, w, n, 1e-5f);
-        for (u32 i = 0; i < n; i++) {
-            double want = (double)x[i] / sqrt(sum / n + 1e-5) * (double)w[i];
-            assert_true(fabs((double)y[i] - want) <= 2e-6 * fabs(want) + 1e-12);
-        }
-    }
-}
-
-/* ---- attention ---- */
-
-static void attend_of(const struct kernels *k)
-{
-    enum { MAX_D = 160 };
-    for (u32 rep = 0; rep < 120; rep++) {
-        u32 d = rep % 3 ? 16 * (1 + check_below(10)) : 2 * (1 + check_below(80));
-        u32 n = rep < 66 ? 1 + rep : 1 + check_below(256), panels = (n + 31) / 32;
-        struct guarded gk, gv, gq, go;
-        u16 *kk = guard(&gk, (size_t)panels * 32 * d * 2, true), *v = guard(&gv, (size_t)n * d * 2, true);
-        float *q = guard(&gq, d * sizeof *q, true), *o = guard(&go, d * sizeof *o, true);
-        float want[MAX_D], m1, l1, m2, l2;
-        for (u32 i = 0; i < panels * 32 * d; i++)
-            kk[i] = (u16)ex_to_half(check_plain() * 4.0f);
-        for (u32 i = 0; i < n * d; i++)
-            v[i] = (u16)ex_to_half(check_below(20) ? check_plain() : check_float());
-        for (u32 i = 0; i < d; i++)
-            q[i] = ex_flush(check_plain() * 8.0f);
-        k->attend_f16(o, &m1, &l1, q, kk, v, n, d, 0.125f);
-        kernels_scalar.attend_f16(want, &m2, &l2, q, kk, v, n, d, 0.125f);
-        check_same_floats("attend o", o, want, d);
-        check_same_floats("attend m", &m1, &m2, 1);
-        check_same_floats("attend l", &l1, &l2, 1);
-        unguard(&gk);
-        unguard(&gv);
-        unguard(&gq);
-        unguard(&go);
-    }
-}
-
-/* q8_0 store: against the rules one element at a time, from the layout in kernel.h. */
-static float plain_score(const struct act *q, const u8 *k, u32 j, u32 d_head)
-{
-    float p = 0.0f, total = 0.0f;
-    for (u32 b = 0; b < d_head / 32; b++) {
-        const u8 *block = k + b * KV_Q8_BLOCK;
-        i32 dot = 0;
-        for (u32 i = 0; i < 32; i++)
-            dot += (i8)block[64 + i / 4 * 128 + j * 4 + i % 4] * q->q[b * 32 + i];
-        p = fmaf((float)dot, ex_half(get16(block + 2 * j)) * q->d[b], p);
-        if (b % 8 == 7 || b + 1 == d_head / 32) {
-            total += p;
-            p = 0.0f;
-        }
-    }
-    return total * 0.125f;
-}
-
-static void attend_q8_of(const struct kernels *t)
-{
-    enum { MAX_D = 320 };
-    for (u32 rep = 0; rep < 80 && t->attend_q8; rep++) {
-        u32 d = 32 * (1 + check_below(MAX_D / 32)), n = rep < 40 ? 1 + rep : 1 + check_below(256);
-        u32 k_bytes = (n + 31) / 32 * (d / 32) * KV_Q8_BLOCK, v_row = d / 32 * 34;
-        struct guarded gk, gv, go;
-        u8 *k = guard(&gk, k_bytes, true), *v = guard(&gv, n * v_row, true);
-        float *o = guard(&go, d * sizeof *o, true), x[MAX_D], dq[MAX_D / 32], want[MAX_D] = {0}, m, l, s[256], part[32] = {0};
-        i8 q[MAX_D];
-        i16 sum[MAX_D / 32];
-        for (u32 i = 0; i < k_bytes; i++)
-            k[i] = (u8)check_u32();
-        for (u32 i = 0; i < n * v_row; i++)
-            v[i] = (u8)check_u32();
-        for (u32 i = 0; i < k_bytes / KV_Q8_BLOCK; i++)
-            for (u32 j = 0; j < 32; j++)
-                put16(k + i * KV_Q8_BLOCK + 2 * j, (u16)ex_to_half(check_plain() * 0.02f));
-        for (u32 j = 0; j < n; j++)
-            for (u32 b = 0; b < d / 32; b++)
-                put16(v + j * v_row + 2 * b, (u16)ex_to_half(check_plain() * 0.02f));
-        for (u32 i = 0; i < d; i++)
-            x[i] = check_plain();
-        kernels_scalar.quantise(x, d, q, dq, sum);
-        struct act a = {.q = q, .d = dq, .sum = sum};
-        t->attend_q8(o, &m, &l, &a, k, v, n, d, 0.125f);
-        float top = 0.0f;
-        for (u32 j = 0; j < n; j++) {
-            s[j] = plain_score(&a, k + j / 32 * (d / 32) * KV_Q8_BLOCK, j % 32, d);
-            top = j == 0 || s[j] > top ? s[j] : top;
-        }
-        for (u32 j = 0; j < n; j++) {
-            s[j] = ex_flush(ex_exp(s[j] - top));
-            part[j % 32] += s[j];
-            for (u32 i = 0; i < d; i++)
-                want[i] = fmaf(s[j] * ex_half(get16(v + j * v_row + i / 32 * 2)), (float)(i8)v[j * v_row + d / 16 + i],
-                               want[i]);
-        }
-        for (u32 half = 16; half; half /= 2)
-            for (u32 i = 0; i < half; i++)
-                part[i] += part[i + half];
-        check_same_floats("attend_q8 o", o, want, d);
-        check_same_floats("attend_q8 m", &m, &top, 1);
-        check_same_floats("attend_q8 l", &l, part, 1);
-        unguard(&gk);
-        unguard(&gv);
-        unguard(&go);
-    }
-}
-
-static void every_isa_attends_q8_by_rule_7(void **state)
-{
-    (void)state;
-    check_seed(13);
-    each_isa(attend_q8_of);
-}
-
-/* n queries at once equal each alone: heads of one row see as much, rows of a prompt one position more each. What lies
- * behind the last position seen is NaN: nobody may read it into a result. */
-static void attend_many_of(const struct kernels *k)
-{
-    enum { D = 96, N = 19, LAST = KV_CHUNK };
-    static u16 keys[LAST * D], v[LAST * D];
-    static float q[N * D], o[N * D], want[D];
-    for (u32 rep = 0; rep < 40; rep++) {
-        u32 d = 16 * (1 + check_below(D / 16)), n = 1 + check_below(N), from = 1 + check_below(LAST - N);
-        u32 seen = from + n - 1;
-        bool prompt = check_below(2);
-        struct attend_query a[N];
-        for (u32 i = 0; i < LAST * d; i++) {
-            u32 pos = i / (32 * d) * 32 + i % 32;
-            keys[i] = pos < seen ? (u16)ex_to_half(check_plain() * 4.0f) : 0x7E00;
-            v[i] = i / d < seen ? (u16)ex_to_half(check_plain()) : 0x7E00;
-        }
-        for (u32 i = 0; i < n * d; i++)
-            q[i] = check_below(40) ? ex_flush(check_plain() * 8.0f) : 0.0f;
-        for (u32 r = 0; r < n; r++)
-            a[r] = (struct attend_query){.q = q + r * d, .o = o + r * d, .n_pos = prompt ? from + r : seen};
-        k->attend_f16_many(a, n, keys, v, d, 0.125f);
-        for (u32 r = 0; r < n; r++) {
-            float m, l;
-            kernels_scalar.attend_f16(want, &m, &l, q + r * d, keys, v, a[r].n_pos, d, 0.125f);
-            check_same_floats("attend_many o", a[r].o, want, d);
-            check_same_floats("attend_many m", &a[r].m, &m, 1);
-            check_same_floats("attend_many l", &a[r].l, &l, 1);
-        }
-    }
-}
-
-static void every_isa_attends_alike(void **state)
-{
-    (void)state;
-    check_seed(7);
-    each_isa(attend_of);
-    each_isa(attend_many_of);
-}
-
-/* Chunks joined left to right against double precision: the order is ours, the answer is everybody's. */
-static void joined_chunks_are_attention(void **state)
-{
-    (void)state;
-    enum { D = 32, N = 256 * 5 + 77 };
-    static u16 k[(N + 31) / 32 * 32 * D], v[N * D];
-    static double s[N];
-    float q[D], o[D], part[D], m, l, m2, l2;
-    check_seed(8);
-    for (u32 i = 0; i < COUNT(k); i++)
-        k[i] = (u16)ex_to_half(check_plain());
-    for (u32 i = 0; i < COUNT(v); i++)
-        v[i] = (u16)ex_to_half(check_plain());
-    for (u32 i = 0; i < D; i++)
-        q[i] = check_plain() * 20.0f;
-    for (u32 p = 0; p < N; p += KV_CHUNK) {
-        u32 n = min_u32(N - p, KV_CHUNK);
-        kernels_scalar.attend_f16(p ? part : o, p ? &m2 : &m, p ? &l2 : &l, q, k + p * D, v + p * D, n, D, 0.25f);
-        if (p)
-            attend_join(o, &m, &l, part, m2, l2, D);
-    }
-    double top = -1e300, sum = 0, want[D] = {0};
-    for (u32 j = 0; j < N; j++) {
-        s[j] = 0;
-        for (u32 d = 0; d < D; d++)
-            s[j] += (double)q[d] * (double)ex_half(k[(j / 32 * D + d) * 32 + j % 32]);
-        s[j] *= 0.25;
-        top = s[j] > top ? s[j] : top;
-    }
-    for (u32 j = 0; j < N; j++) {
-        sum += exp(s[j] - top);
-        for (u32 d = 0; d < D; d++)
-            want[d] += exp(s[j] - top) * (double)ex_half(v[j * D + d]);
-    }
-    for (u32 d = 0; d < D; d++)
-        assert_true(fabs((double)(o[d] / l) - want[d] / sum) < 2e-6);
-}
-
-/* ---- embedding rows, routing, packing ---- */
+/* ---- embedding rows, packing ---- */
 
 static void rows_come_back_out_of_panels(void **state)
 {
@@ -741,43 +399,6 @@ static void scales_that_are_not_finite_are_refused(void **state)
         assert_int_equal(pack(type, file, n_in, n_out, panels, 0, 2, &bad), -1);
         assert_int_equal(bad, 17);
     }
-}
-
-static void experts_are_chosen_by_rule_8(void **state)
-{
-    (void)state;
-    check_seed(11);
-    for (u32 rep = 0; rep < 500; rep++) {
-        u32 n = 1 + check_below(128), k = 1 + check_below(min_u32(n, 8));
-        float logits[128], w[8], want = 0.0f;
-        u16 ids[8];
-        bool norm = check_below(2);
-        for (u32 i = 0; i < n; i++)
-            logits[i] = check_below(3) ? (float)(i32)check_below(5) : check_plain() * 10.0f; /* many ties */
-        route_topk(logits, n, k, norm, 1.0f, ids, w);
-        double sum = 0, all = 0, total = 0;
-        for (u32 i = 0; i < n; i++)
-            all += exp((double)logits[i] - (double)logits[ids[0]]);
-        for (u32 r = 0; r < k; r++)
-            sum += exp((double)logits[ids[r]] - (double)logits[ids[0]]);
-        for (u32 r = 0; r < k; r++) {
-            u32 before = 0;
-            for (u32 i = 0; i < n; i++)
-                before += logits[i] > logits[ids[r]] || (logits[i] == logits[ids[r]] && i < ids[r]);
-            assert_int_equal(before, r);
-            double p = exp((double)logits[ids[r]] - (double)logits[ids[0]]) / (norm ? sum : all);
-            assert_true(fabs((double)w[r] - p) < 1e-6);
-            total += (double)w[r];
-        }
-        if (norm)
-            assert_true(fabs(total - 1.0) < 1e-6);
-        (void)want;
-    }
-    float nan[4] = {NAN, 1.0f, NAN, 0.5f}, w[2];
-    u16 ids[2];
-    route_topk(nan, 4, 2, true, 1.0f, ids, w);
-    assert_int_equal(ids[0], 1);
-    assert_int_equal(ids[1], 3);
 }
 
 /* ---- frozen hashes: the reference itself must not move with its compiler ---- */
@@ -827,15 +448,8 @@ int main(void)
         cmocka_unit_test(scalar_follows_the_rules),
         cmocka_unit_test(scalar_float_products_follow_rule_5),
         cmocka_unit_test(every_isa_multiplies_alike),
-        cmocka_unit_test(every_isa_quantises_by_rule_1),
-        cmocka_unit_test(every_isa_does_rows_alike),
-        cmocka_unit_test(silu_and_norm_are_right),
-        cmocka_unit_test(every_isa_attends_alike),
-        cmocka_unit_test(every_isa_attends_q8_by_rule_7),
-        cmocka_unit_test(joined_chunks_are_attention),
         cmocka_unit_test(rows_come_back_out_of_panels),
         cmocka_unit_test(scales_that_are_not_finite_are_refused),
-        cmocka_unit_test(experts_are_chosen_by_rule_8),
         cmocka_unit_test(hashes_are_frozen),
     };
     return cmocka_run_group_tests(tests, open_buffers, close_buffers);
