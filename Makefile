@@ -25,8 +25,10 @@ LIBS := -lpcre2-8 -lutf8proc -ljansson -lm -pthread
 
 LIB_C := $(wildcard src/base/*.c src/model/*.c src/plan/*.c src/kernel/*.c src/device/*.c src/engine/*.c)
 CLI_C := $(wildcard src/cli/*.c)
+SERVE_C := $(wildcard src/serve/*.c)
 LIB_O := $(LIB_C:src/%.c=$(B)/%.o)
 CLI_O := $(CLI_C:src/%.c=$(B)/%.o)
+SERVE_O := $(SERVE_C:src/%.c=$(B)/%.o)
 # Vector kernels: each file with its own instruction set, chosen at run time; on another architecture none of them.
 X86_C := $(addprefix src/kernel/,avx2.c avxvnni.c avx512.c avx512vnni.c)
 ifeq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
@@ -79,6 +81,9 @@ $(B)/model/template.o: $(B)/gen/worker_py.h
 # What the program and the tests link: every symbol. What others link shows plainsong.h's symbols only.
 $(B)/internal.a: $(LIB_O)
 	rm -f $@; ar rcs $@ $^
+# The server is part of the program, not of the library.
+$(B)/serve.a: $(SERVE_O)
+	rm -f $@; ar rcs $@ $^
 $(B)/libplainsong.a: $(LIB_O)
 	ld -r -o $(B)/plainsong-all.o $^
 	objcopy --localize-hidden $(B)/plainsong-all.o
@@ -87,12 +92,12 @@ SONAME := libplainsong.so.0
 $(B)/libplainsong.so: $(LIB_O)
 	$(CC) -shared -Wl,-soname,$(SONAME) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 	ln -sf $(@F) $(@D)/$(SONAME)
-$(B)/plainsong: $(CLI_O) $(B)/internal.a
+$(B)/plainsong: $(CLI_O) $(B)/serve.a $(B)/internal.a
 	$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(B)/tests/%: tests/%.c $(B)/internal.a
+$(B)/tests/%: tests/%.c $(B)/serve.a $(B)/internal.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/internal.a -lcmocka $(LIBS)
+	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/serve.a $(B)/internal.a -lcmocka $(LIBS)
 tests: $(TESTS)
 
 check: all tests
@@ -118,4 +123,4 @@ clean:
 	rm -rf build
 
 .PHONY: all tests check install uninstall clean
--include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(TESTS:=.d)
+-include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d)
