@@ -29,11 +29,12 @@ SERVE_C := $(wildcard src/serve/*.c)
 LIB_O := $(LIB_C:src/%.c=$(B)/%.o)
 CLI_O := $(CLI_C:src/%.c=$(B)/%.o)
 SERVE_O := $(SERVE_C:src/%.c=$(B)/%.o)
-# Vector kernels: each file with its own instruction set, chosen at run time; on another architecture none of them.
+# Vector kernels: each file with its own instruction set, chosen at run time; those of another architecture are left out.
 X86_C := $(addprefix src/kernel/,avx2.c avxvnni.c avx512.c avx512vnni.c)
-ifeq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
-LIB_O := $(filter-out $(X86_C:src/%.c=$(B)/%.o),$(LIB_O))
-endif
+NEON_C := $(addprefix src/kernel/,neon.c neon_dotprod.c neon_i8mm.c)
+MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+VECTOR_C := $(if $(filter x86_64,$(MACHINE)),$(X86_C),$(if $(filter aarch64 arm64,$(MACHINE)),$(NEON_C)))
+LIB_O := $(filter-out $(patsubst src/%.c,$(B)/%.o,$(filter-out $(VECTOR_C),$(X86_C) $(NEON_C))),$(LIB_O))
 TEST_C := $(wildcard tests/test_*.c)
 TESTS := $(TEST_C:tests/%.c=$(B)/tests/%)
 
@@ -51,10 +52,11 @@ $(B)/kernel/avx2.o: FLAGS_kernel := $(O3) -march=x86-64-v3
 $(B)/kernel/avxvnni.o: FLAGS_kernel := $(O3) -march=x86-64-v3 -mavxvnni
 $(B)/kernel/avx512.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mprefer-vector-width=512
 $(B)/kernel/avx512vnni.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
+$(B)/kernel/neon_dotprod.o: FLAGS_kernel := $(O3) -march=armv8.2-a+dotprod
+$(B)/kernel/neon_i8mm.o: FLAGS_kernel := $(O3) -march=armv8.2-a+dotprod+i8mm
 # Beside a sanitizer the vector bodies are the release build's own objects: to compile each with it takes a minute, and
 # what they read and write past the end is caught by the unmapped pages of tests/test_{products,rows,attend}.c.
 ifneq ($(SAN),)
-VECTOR_C := $(wildcard src/kernel/avx*.c)
 $(VECTOR_C:src/%.c=$(B)/%.o): $(B)/%.o: build/release/%.o
 	@mkdir -p $(@D)
 	cp $< $@
@@ -81,7 +83,8 @@ $(B)/model/template.o: $(B)/gen/worker_py.h
 # What the program and the tests link: every symbol. What others link shows plainsong.h's symbols only.
 $(B)/internal.a: $(LIB_O)
 	rm -f $@; ar rcs $@ $^
-# The server is part of the program, not of the library.
+# The server is part of the program, not of the library, and so is what it needs.
+SERVE_LIBS := -lmicrohttpd
 $(B)/serve.a: $(SERVE_O)
 	rm -f $@; ar rcs $@ $^
 $(B)/libplainsong.a: $(LIB_O)
@@ -93,11 +96,11 @@ $(B)/libplainsong.so: $(LIB_O)
 	$(CC) -shared -Wl,-soname,$(SONAME) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 	ln -sf $(@F) $(@D)/$(SONAME)
 $(B)/plainsong: $(CLI_O) $(B)/serve.a $(B)/internal.a
-	$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(SERVE_LIBS) $(LIBS)
 
 $(B)/tests/%: tests/%.c $(B)/serve.a $(B)/internal.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/serve.a $(B)/internal.a -lcmocka $(LIBS)
+	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/serve.a $(B)/internal.a -lcmocka $(SERVE_LIBS) $(LIBS)
 tests: $(TESTS)
 
 check: all tests

@@ -1,5 +1,5 @@
 # Installs what is missing; run.sh and test.sh read this file and call
-#   install_needs run     a C compiler, make, four libraries, Python with jinja2 for chat templates
+#   install_needs run     a C compiler, make, five libraries, Python with jinja2 for chat templates
 #   install_needs test    also cmocka, pkg-config, and clang with its sanitizers
 # What is there is asked of the machine itself (does this header compile, does this Python import jinja2), not of a list
 # of packages. As root on Debian and its kin apt-get installs the rest; anyone else is shown the one line to run.
@@ -36,6 +36,7 @@ find_missing() { # run|test
     needs_header jansson.h || missing="$missing libjansson-dev"
     needs_header pcre2.h '#define PCRE2_CODE_UNIT_WIDTH 8' || missing="$missing libpcre2-dev"
     needs_header utf8proc.h || missing="$missing libutf8proc-dev"
+    needs_header microhttpd.h || missing="$missing libmicrohttpd-dev"
     needs_jinja2 || missing="$missing python3-jinja2"
     if [ "$1" = test ]; then
         command -v python3 >/dev/null || missing="$missing python3"
@@ -74,7 +75,7 @@ install_with_apt() { # run|test
 
 # Not tried: written from Homebrew's names, on no Mac. The command line tools bring cc, make and python3.
 install_on_macos() { # run|test
-    command -v brew >/dev/null || { echo "needs Homebrew (brew.sh), then: brew install jansson pcre2 utf8proc" >&2; return 1; }
+    command -v brew >/dev/null || { echo "needs Homebrew (brew.sh), then: brew install jansson pcre2 utf8proc libmicrohttpd" >&2; return 1; }
     brew=$(brew --prefix)
     CFLAGS="$CFLAGS -I$brew/include"
     LDFLAGS="${LDFLAGS:-} -L$brew/lib"
@@ -83,6 +84,7 @@ install_on_macos() { # run|test
     needs_header jansson.h || formulas="$formulas jansson"
     needs_header pcre2.h '#define PCRE2_CODE_UNIT_WIDTH 8' || formulas="$formulas pcre2"
     needs_header utf8proc.h || formulas="$formulas utf8proc"
+    needs_header microhttpd.h || formulas="$formulas libmicrohttpd"
     if [ "$1" = test ]; then
         needs_header cmocka.h '#include <stdarg.h>
 #include <setjmp.h>' || formulas="$formulas cmocka"
