@@ -2,6 +2,7 @@
 # `make install` copies binary, library, header, man page and the shipped model under PREFIX (/usr/local; DESTDIR before it).
 #   CONFIG=release|debug|asan|tsan   another build beside the first        CC=gcc|clang
 #   WERROR=1                         warnings are errors (the tests set it)
+# `make bench-peer MODEL=FILE.gguf [RUNS=5] [THREADS=N]` runs it beside llama.cpp, which it fetches by npm (bench/peer/run.sh).
 CONFIG ?= release
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 B := build/$(CONFIG)$(if $(findstring clang,$(CC)),-clang)
@@ -122,8 +123,11 @@ install: all
 uninstall:
 	for file in $(INSTALLED); do rm -f "$(DESTDIR)$(PREFIX)/$$file"; done
 
+bench-peer: all
+	@BUILD=$(B) RUNS=$(RUNS) THREADS=$(THREADS) sh bench/peer/run.sh $(MODEL)
+
 clean:
 	rm -rf build
 
-.PHONY: all tests check install uninstall clean
+.PHONY: all tests check install uninstall bench-peer clean
 -include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d)
