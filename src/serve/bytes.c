@@ -128,6 +128,8 @@ void bytes_escaped(struct bytes *b, const char *text, size_t len)
     static const char hex[] = "0123456789abcdef";
     const u8 *s = (const u8 *)text;
     size_t from = 0, i = 0; /* s[from, i) goes out as it is */
+    if (len == 0)
+        return;
     while (i < len) {
         size_t n = character(s + i, len - i);
         if (n && s[i] >= 0x20 && s[i] != '"' && s[i] != '\\' && s[i] != 0x7F) {
