@@ -7,6 +7,7 @@ llama.cpp lives on in one process (peer.c) that has read its prompts before; pla
 users would, and warms itself up. Neither uses the cores in the other's turn."""
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -21,8 +22,12 @@ def say(text):
 
 
 def steps_at(width):
-    """Timed steps: the wide ones are long, and theirs are seconds."""
-    return 64 if width <= 8 else 32
+    """Tokens a stream makes: 64, fewer where steps are long, so that a turn stays within seconds."""
+    return min(64, max(8, 256 // width))
+
+
+def stop(_signal, _frame):
+    raise KeyboardInterrupt
 
 
 class Peer:
@@ -47,8 +52,8 @@ class Peer:
         return self.line().split()
 
     def choose(self, widths):
-        """The fastest of its settings for each width. From 16 streams on, where reading the prompts takes long, only
-        the two that were fastest at the width before are tried."""
+        """The fastest of its settings for each width. As reading the prompts takes long, from 8 streams on only the two
+        that were fastest at the width before are tried, and above 16 the faster of them."""
         left = ALL_SETTINGS
         for width in widths:
             tried = left[:2] if width == 1 else left  # one stream: separate and unified are the same
@@ -57,9 +62,8 @@ class Peer:
             self.chosen[width] = answer[1]
             rates = {s: float(r) for s, r in (word.split("=") for word in answer[2:])}
             say("llama.cpp, B=%d: %s" % (width, ", ".join("%s %.1f" % x for x in rates.items())))
-            if width >= 8:
-                left = sorted(rates, key=rates.get)[-2:]
-                left.sort(key=ALL_SETTINGS.index)
+            if width >= 4:
+                left = sorted(rates, key=rates.get)[-1 if width >= 16 else -2:]
         answer = self.ask("prompt %d" % LONG_PROMPT)
         self.chosen["prompt"] = answer[1]
         say("llama.cpp, prompt of %d: %s" % (LONG_PROMPT, " ".join(answer[2:])))
@@ -115,23 +119,36 @@ def row(name, theirs, ours, peak):
 
 def print_table(o, peer, ours, seen):
     head, facts = ours.head, peer.facts
+    if not seen:
+        sys.exit("rounds.py: no turn was complete")
     peak = max(x["peak"] for found in seen.values() for x in found["ours"])
-    buffers = ", ".join(facts.get("buffer", ["unknown"]))
-    print("`%s`: %s; %d threads each; %d rounds; memory read at %.1f GB/s by all threads, the best seen.  "
-          % (o.model.rsplit("/", 1)[-1], head["cpu"], o.threads, o.runs, peak))
-    print("plainsong %s, %s, %s keys and values. %s, CPU variant %s, repacking %s (%s), f16 keys and values; per width "
-          "the fastest of its settings: %s.\n"
-          % (head["commit"], head["isa"], head["kv"], o.peer_version, ", ".join(facts.get("variant", ["unknown"])),
-             facts["repacking"][0], buffers, ", ".join("%s %s" % x for x in peer.chosen.items())))
-    print("| B | plainsong engine, tok/s | plainsong device loop | llama.cpp | ratio, engine | ratio, device loop "
-          "| MB a step | roofline, tok/s | share, plainsong | share, llama.cpp |")
+    rounds = max(len(found["ours"]) for found in seen.values())
+    print("`%s`, %d rounds, %d threads each. %s; memory read at %.1f GB/s.\\"
+          % (o.model.rsplit("/", 1)[-1], rounds, o.threads, head["cpu"], peak))
+    print("plainsong %s: %s, %s keys and values.\\" % (head["commit"], head["isa"], head["kv"]))
+    print("%s: CPU variant %s, f16 keys and values, repacking %s:\n%s.\\"
+          % (o.peer_version, ", ".join(facts.get("variant", ["unknown"])), facts["repacking"][0],
+             ", ".join(facts.get("buffer", ["buffers unknown"]))))
+    print("Its fastest settings: %s.\n" % ", ".join("%s %s" % x for x in peer.chosen.items()))
+    print("| B | plainsong engine | device loop | llama.cpp | ratio, engine | ratio, device loop | MB/step "
+          "| roofline | plainsong's share | llama.cpp's |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for width, found in seen.items():
         name = "prompt of %d" % LONG_PROMPT if width == "prompt" else str(width)
         print(row(name, found["theirs"], found["ours"], peak))
 
 
+def play(width, found, run, ours, peer):
+    """A turn of each; both or neither is kept."""
+    turns = {}
+    for who in (["ours", "theirs"] if run % 2 == 0 else ["theirs", "ours"]):
+        turns[who] = ours.turn(width) if who == "ours" else peer.turn(width)
+    for who, figures in turns.items():
+        found[who].append(figures)
+
+
 def main():
+    signal.signal(signal.SIGTERM, stop)
     p = argparse.ArgumentParser()
     for name in ("plainsong", "peer", "backends", "peer-version"):
         p.add_argument("--" + name, required=True)
@@ -150,12 +167,14 @@ def main():
     peer.choose(widths)
     say("chosen after %.0f s" % (time.monotonic() - begin))
     seen = {w: {"ours": [], "theirs": []} for w in widths + ["prompt"]}
-    for run in range(o.runs):
-        for width, found in seen.items():
-            for who in (["ours", "theirs"] if run % 2 == 0 else ["theirs", "ours"]):
-                found[who].append(ours.turn(width) if who == "ours" else peer.turn(width))
-        say("round %d of %d after %.0f s" % (run + 1, o.runs, time.monotonic() - begin))
-    print_table(o, peer, ours, seen)
+    try:
+        for run in range(o.runs):
+            for width, found in seen.items():
+                play(width, found, run, ours, peer)
+            say("round %d of %d after %.0f s" % (run + 1, o.runs, time.monotonic() - begin))
+    except KeyboardInterrupt:
+        say("stopped: the table has what was complete")
+    print_table(o, peer, ours, {w: found for w, found in seen.items() if found["ours"]})
     if o.json:
         with open(o.json, "w") as out:
             json.dump({str(w): found for w, found in seen.items()}, out)
