@@ -4,6 +4,10 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 struct choice {
@@ -45,6 +49,39 @@ static bool runs_avx512vnni(void)
 {
     return runs_avx512() && __builtin_cpu_supports("avx512vnni");
 }
+#elif defined(__aarch64__)
+#if defined(__APPLE__)
+static bool has(const char *name)
+{
+    int value = 0;
+    size_t bytes = sizeof value;
+    return !sysctlbyname(name, &value, &bytes, NULL, 0) && value;
+}
+
+/* Every Mac with Arm runs armv8.2-a. */
+static bool runs_neon_dotprod(void)
+{
+    return has("hw.optional.arm.FEAT_DotProd");
+}
+
+static bool runs_neon_i8mm(void)
+{
+    return runs_neon_dotprod() && has("hw.optional.arm.FEAT_I8MM");
+}
+#else
+/* Bits of Linux's <asm/hwcap.h>, some younger than the headers found: CRC32 7, ATOMICS 8, ASIMDRDM 12, ASIMDDP 20;
+ * I8MM is 13 of the second word. The first three are what armv8.2-a lets the compiler use besides. */
+static bool runs_neon_dotprod(void)
+{
+    const unsigned long need = 1ul << 7 | 1ul << 8 | 1ul << 12 | 1ul << 20;
+    return (getauxval(AT_HWCAP) & need) == need;
+}
+
+static bool runs_neon_i8mm(void)
+{
+    return runs_neon_dotprod() && (getauxval(AT_HWCAP2) & 1ul << 13);
+}
+#endif
 #endif
 
 static const struct choice CHOICES[] = {
@@ -54,6 +91,10 @@ static const struct choice CHOICES[] = {
     {&kernels_avxvnni, runs_avxvnni},
     {&kernels_avx512, runs_avx512},
     {&kernels_avx512vnni, runs_avx512vnni},
+#elif defined(__aarch64__)
+    {&kernels_neon, runs_scalar}, /* part of every 64-bit Arm */
+    {&kernels_neon_dotprod, runs_neon_dotprod},
+    {&kernels_neon_i8mm, runs_neon_i8mm},
 #endif
 };
 

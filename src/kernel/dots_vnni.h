@@ -5,6 +5,13 @@
 
 #include "kernel/mat_tile.h"
 
+enum { OFFSET_8 = 128 }; /* of weights of 8 bits as dots_8 takes them: unsigned */
+
+WORD vi weights_8(const u8 *p)
+{
+    return vi_xor(vi_load(p), vi_set8(-128));
+}
+
 /* acc[r][s] += the groups of four g0 .. g0 + n of w[s] times those of activation row r, which begins at x + LINE_Q * r. Rows and
  * strips are inside: their sums are independent, each row's own is a chain of slow links. chain: see dots_madd.h. */
 WORD void dots(vi (*acc)[STRIPS], const vi (*w)[8], u32 rows, u32 strips, const i8 *x, u32 g0, u32 n, u32 chain)

@@ -9,8 +9,9 @@
 #include "kernel/words.h"
 
 enum {
-    FLOAT_ROWS = 4,  /* rows of a tile */
-    FLOAT_STRIPS = 2 /* 8 chains: an fma is ready after 4 or 5 cycles and two begin in each */
+    FLOAT_ROWS = 4, /* rows of a tile */
+    /* 8 chains: an fma is ready after 4 or 5 cycles and two begin in each. A panel of four registers makes 16. */
+    FLOAT_STRIPS = PANEL / LANES > 1 ? PANEL / LANES : 2
 };
 
 WORD vf float_weights(const u8 *w, u64 at, enum dtype type)
@@ -62,7 +63,7 @@ WORD void float_rows(float *const *y, const struct act *const *x, u32 m, const u
         float_tile(y + i, x + i, 1, w, apart, n, n_in, out, type);
 }
 
-/* Two strips at a time: two panels of one register each, or the two halves of a panel. */
+/* FLOAT_STRIPS at a time: two panels of one register each, or all parts of a panel. */
 WORD void mat_float_vec(enum dtype type, float *const *y, const struct act *const *x, u32 n_rows, const u8 *w, u32 n_in, u32 p0,
                         u32 p1)
 {

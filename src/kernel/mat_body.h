@@ -22,7 +22,7 @@ WORD void split(vi w[8], const u8 *at, u32 half, u32 bits)
     vi mask = vi_set8(15);
     if (bits == 8) {
         UNROLL for (u32 g = 0; g < 8; g++)
-            w[g] = vi_xor(vi_load(p + 64 * g), vi_set8(-128));
+            w[g] = weights_8(p + 64 * g);
         return;
     }
     UNROLL for (u32 v = 0; v < 4; v++) {
@@ -240,7 +240,7 @@ VEC(vec_q4_0, DT_Q4_0, 4, 8, false, false)
 VEC(vec_q4_1, DT_Q4_1, 4, 0, true, false)
 VEC(vec_q5_0, DT_Q5_0, 5, 16, false, false)
 VEC(vec_q5_1, DT_Q5_1, 5, 0, true, false)
-VEC(vec_q8_0, DT_Q8_0, 8, 128, false, false)
+VEC(vec_q8_0, DT_Q8_0, 8, OFFSET_8, false, false)
 VEC(vec_q4_k, DT_Q4_K, 4, 0, true, true)
 VEC(vec_q5_k, DT_Q5_K, 5, 0, true, true)
 VEC(vec_q6_k, DT_Q6_K, 6, 32, false, true)

@@ -2,7 +2,6 @@
 #ifndef PS_WORDS_H
 #define PS_WORDS_H
 
-#include <immintrin.h>
 #include <string.h>
 
 #include "kernel/kernel.h"
@@ -19,7 +18,7 @@
 /* Asks memory for the line at p, which need not exist. */
 WORD void fetch(const void *p)
 {
-    _mm_prefetch((const char *)p, _MM_HINT_T0);
+    __builtin_prefetch(p);
 }
 
 #endif

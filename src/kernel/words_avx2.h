@@ -6,6 +6,8 @@
 #include "base/exact.h"
 #include "kernel/words.h"
 
+#include <immintrin.h>
+
 enum {
     LANES = 8,
     QUERIES = 2, /* of attention at once: 8 sums */

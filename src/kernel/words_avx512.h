@@ -6,6 +6,8 @@
 #include "base/exact.h"
 #include "kernel/words.h"
 
+#include <immintrin.h>
+
 enum {
     LANES = 16,
     QUERIES = 8, /* of attention at once: 16 sums */
