@@ -24,8 +24,9 @@ enum {
     SEED = 1, /* of plainsong bench */
     CTX_STEP = 256,
     BATCH = 512,
-    WARM = 2,   /* steps before a turn is timed */
-    TRIALS = 3, /* of each setting; the best counts, since others can only make it slower */
+    WARM = 2,         /* steps before a turn is timed */
+    WARM_PROMPT = 64, /* tokens of a prompt, likewise */
+    TRIALS = 3,       /* of each setting; the best counts, since others can only make it slower */
     TRIAL_STEPS = 6,
     MOST_B = 64,
     SETTINGS = 4
@@ -275,6 +276,7 @@ static void time_prompts(struct peer *p, int n)
                setting_names[1], n / least[1]);
         return;
     }
+    time_prompt(p, p->prompt, n < WARM_PROMPT ? n : WARM_PROMPT);
     printf("tok_s %.4f\n", n / time_prompt(p, p->prompt, n));
 }
 

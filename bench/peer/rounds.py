@@ -123,7 +123,7 @@ def print_table(o, peer, ours, seen):
         sys.exit("rounds.py: no turn was complete")
     peak = max(x["peak"] for found in seen.values() for x in found["ours"])
     rounds = max(len(found["ours"]) for found in seen.values())
-    print("`%s`, %d rounds, %d threads each. %s; memory read at %.1f GB/s.\\"
+    print("`%s`, rounds: %d, threads: %d each. %s; memory read at %.1f GB/s.\\"
           % (o.model.rsplit("/", 1)[-1], rounds, o.threads, head["cpu"], peak))
     print("plainsong %s: %s, %s keys and values.\\" % (head["commit"], head["isa"], head["kv"]))
     print("%s: CPU variant %s, f16 keys and values, repacking %s:\n%s.\\"
