@@ -116,6 +116,24 @@ struct ps_stats { /* counted since open */
 };
 PS_API void ps_engine_stats(struct ps_engine *e, struct ps_stats *s);
 
+/* What an engine holds in memory for as long as it is open, in bytes, and what is left beside it. */
+struct ps_cost {
+    uint64_t weights;
+    uint64_t kv;               /* the arena: n_slots x n_ctx (rounded up to 32) x position_bytes */
+    uint64_t setup;            /* what is prepared once and kept: cuts of the work, the rotation table */
+    uint64_t scratch;
+    uint64_t total;            /* of the four */
+    uint64_t position_bytes;   /* keys and values of one position of one slot */
+    uint32_t n_slots, n_ctx;
+    uint64_t opened_bytes;     /* available when the engine was opened, before it took anything; cgroup limits count, 0: not known */
+    uint64_t free_bytes;       /* available now, likewise */
+    uint32_t n_others;         /* other processes of this program's name that run now; of the largest: */
+    uint32_t other_pid;
+    uint64_t other_bytes;      /* resident */
+};
+/* Reads the system's figures each time (on Linux /proc): for a start or a page of metrics, not for each request. */
+PS_API void ps_engine_cost(struct ps_engine *e, struct ps_cost *c);
+
 struct ps_slot {
     enum ps_slot_state { PS_SLOT_FREE, PS_SLOT_PROMPT, PS_SLOT_DECODE } state;
     uint64_t tag;              /* the request's; of a free slot: of the last one it served */

@@ -6,6 +6,7 @@
 
 #include "base/sysmem.h"
 #include "engine/budget.h"
+#include "plainsong.h"
 
 static struct gguf file;
 static struct weights weights;
@@ -118,6 +119,88 @@ static void another_of_our_kind_is_named(void **state)
     assert_true(sysmem_available() > 0);
 }
 
+static void write_file(const char *folder, const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* Limits of this process's cgroup and of those above it, both versions; pages of files count as free. */
+static void a_cgroup_limits_what_is_available(void **state)
+{
+    (void)state;
+#if defined(__linux__)
+    char root[] = "build/cgroup-XXXXXX", command[600], v2[128], v1[128], self[128];
+    assert_non_null(mkdtemp(root));
+    snprintf(command, sizeof command, "mkdir -p %s/a/b %s/memory/c", root, root);
+    assert_int_equal(system(command), 0);
+    snprintf(v2, sizeof v2, "%s/a", root);
+    snprintf(v1, sizeof v1, "%s/memory/c", root);
+    snprintf(self, sizeof self, "%s/self", root);
+    write_file(v2, "memory.max", "1000000\n");
+    write_file(v2, "memory.current", "700000\n");
+    write_file(v2, "b/memory.max", "max\n");
+    write_file(v2, "b/memory.current", "5000\n");
+    write_file(root, "self", "0::/a/b\n");
+    assert_int_equal(sysmem_grouped(root, self, 5000000), 300000); /* the group above has the limit */
+    assert_int_equal(sysmem_grouped(root, self, 200000), 200000);
+    assert_int_equal(sysmem_grouped(root, self, 0), 300000);
+    write_file(v2, "memory.stat", "anon 100000\ninactive_file 400000\nactive_file 100000\n");
+    assert_int_equal(sysmem_grouped(root, self, 5000000), 800000);
+    write_file(v1, "memory.limit_in_bytes", "600000\n");
+    write_file(v1, "memory.usage_in_bytes", "700000\n");
+    write_file(root, "self", "9:name=systemd:/\n4:memory:/c\n0::/a/b\n");
+    assert_int_equal(sysmem_grouped(root, self, 5000000), 1); /* nothing; 0 says: not known */
+    write_file(v1, "memory.stat", "inactive_file 9\ntotal_inactive_file 250000\n");
+    assert_int_equal(sysmem_grouped(root, self, 5000000), 150000);
+    write_file(root, "self", "4:memory:/not/there\nnonsense\n");
+    assert_int_equal(sysmem_grouped(root, self, 5000000), 5000000);
+    snprintf(command, sizeof command, "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+#endif
+}
+
+/* What the public API says of an open engine: parts that add up, and less than was decided on beforehand. */
+static void an_engine_says_what_it_costs(void **state)
+{
+    (void)state;
+    struct ps_error err;
+    struct ps_model *m = ps_model_open("models/plainsong-tiny-q4_0.gguf", &err);
+    assert_non_null(m);
+    for (u32 q8 = 0; q8 < 2; q8++) {
+        struct ps_engine_options o = {.n_slots = 3, .n_ctx = 512, .kv = q8 ? "q8_0" : "f16"};
+        struct ps_cost c;
+        struct ps_stats s;
+        struct ps_engine *e = ps_engine_open(m, &o, &err);
+        assert_non_null(e);
+        ps_engine_cost(e, &c);
+        ps_engine_stats(e, &s);
+        assert_int_equal(c.total, c.weights + c.kv + c.setup + c.scratch);
+        assert_true(c.weights > 20000000 && c.setup > 0 && c.scratch > 0);
+        assert_int_equal(c.n_slots, 3);
+        assert_int_equal(c.n_ctx, 512);
+        assert_int_equal(c.position_bytes, plan_kv_bytes(&plan, q8 ? KV_Q8_0 : KV_F16));
+        assert_int_equal(c.kv, 3 * 512 * c.position_bytes);
+        assert_int_equal(c.weights, s.weight_bytes);
+        assert_int_equal(c.scratch, s.scratch_bytes);
+        assert_true(c.opened_bytes > 0 && c.free_bytes > 0);
+        struct budget b = budget(c.total + (512ull << 20), 3); /* the reserve comes on top */
+        struct err why;
+        b.kv = q8 ? KV_Q8_0 : KV_F16;
+        b.max_rows = 3 + 64;
+        b.available += b.available / 8; /* panels and rows are reckoned generously */
+        assert_int_equal(budget_ctx(&b, 512, &why), 512);
+        b.available = c.total;
+        assert_int_equal(budget_ctx(&b, 512, &why), 0);
+        ps_engine_close(e);
+    }
+    ps_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -125,6 +208,8 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_answered_with_what_does),
         cmocka_unit_test(q8_keys_take_about_half),
         cmocka_unit_test(another_of_our_kind_is_named),
+        cmocka_unit_test(a_cgroup_limits_what_is_available),
+        cmocka_unit_test(an_engine_says_what_it_costs),
     };
     return cmocka_run_group_tests(tests, open_plan, close_plan);
 }

@@ -1,4 +1,5 @@
-/* Linux: MemAvailable and the cgroup's limit (v2, then v1). macOS: free, inactive and purgeable pages (not tried). */
+/* Linux: MemAvailable and the limits of the cgroups this process is in (v2 and v1). macOS: free, inactive and purgeable
+ * pages (not tried). */
 #include "base/sysmem.h"
 
 #include <stdio.h>
@@ -39,21 +40,76 @@ static long long meminfo_available(void)
     return kib < 0 ? -1 : kib * 1024;
 }
 
-static u64 limit(u64 avail, const char *max_path, const char *used_path)
+/* Both versions of cgroups: the files of a group, and the line of memory.stat that counts clean and dirty pages of files. */
+static const struct version {
+    const char *folder, *max, *used, *inactive, *active;
+} V2 = {"", "memory.max", "memory.current", "inactive_file", "active_file"},
+  V1 = {"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"};
+
+static long long group_number(const char *group, const char *file)
 {
-    long long max = number_in(max_path), used = number_in(used_path);
+    char path[640];
+    return snprintf(path, sizeof path, "%s/%s", group, file) < (int)sizeof path ? number_in(path) : -1;
+}
+
+/* Pages of files that a group holds. They count as used but are given up when memory is asked for: a model file that was
+ * read once would else fill a group for good. */
+static u64 group_files(const char *group, const struct version *v)
+{
+    char path[640], line[128], name[64];
+    unsigned long long n, sum = 0;
+    FILE *f = snprintf(path, sizeof path, "%s/memory.stat", group) < (int)sizeof path ? fopen(path, "r") : NULL;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "%63s %llu", name, &n) == 2 && (!strcmp(name, v->inactive) || !strcmp(name, v->active)))
+            sum += n;
+    if (f)
+        fclose(f);
+    return sum;
+}
+
+static u64 group_limit(const char *group, const struct version *v, u64 avail)
+{
+    long long max = group_number(group, v->max), used = group_number(group, v->used);
     if (max <= 0 || used < 0)
         return avail;
-    u64 left = max > used ? (u64)(max - used) : 0;
+    u64 files = min_u64(group_files(group, v), (u64)used), hard = (u64)used - files;
+    u64 left = (u64)max > hard ? (u64)max - hard : 1; /* 0 would say: not known */
     return avail == 0 || left < avail ? left : avail;
+}
+
+u64 sysmem_grouped(const char *root, const char *self, u64 avail)
+{
+    char line[512], group[576];
+    FILE *f = fopen(self, "r");
+    while (f && fgets(line, sizeof line, f)) { /* ID:CONTROLLERS:/PATH */
+        line[strcspn(line, "\n")] = 0;
+        char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!path)
+            continue;
+        *controllers++ = 0;
+        *path++ = 0;
+        const struct version *v = !*controllers ? &V2 : !strcmp(controllers, "memory") ? &V1 : NULL;
+        if (!v || snprintf(group, sizeof group, "%s%s%s", root, v->folder, path) >= (int)sizeof group)
+            continue;
+        /* The group and all above it, up to the root: each has a limit of its own. A container may show its own group as
+         * the root, then the path is not there. */
+        size_t top = strlen(root) + strlen(v->folder);
+        for (char *end = group + strlen(group);; end = strrchr(group, '/')) {
+            *end = 0;
+            avail = group_limit(group, v, avail);
+            if ((size_t)(end - group) <= top)
+                break;
+        }
+    }
+    if (f)
+        fclose(f);
+    return avail;
 }
 
 u64 sysmem_available(void)
 {
     long long n = meminfo_available();
-    u64 avail = n > 0 ? (u64)n : 0;
-    avail = limit(avail, "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current");
-    return limit(avail, "/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes");
+    return sysmem_grouped("/sys/fs/cgroup", "/proc/self/cgroup", n > 0 ? (u64)n : 0);
 }
 
 /* The first line of /proc/PID/FILE, without its newline; false when it cannot be read. */
@@ -115,6 +171,13 @@ u64 sysmem_available(void)
 #endif
 
 #if !defined(__linux__)
+u64 sysmem_grouped(const char *root, const char *self, u64 avail)
+{
+    (void)root;
+    (void)self;
+    return avail;
+}
+
 u32 sysmem_others(u32 *pid, u64 *bytes)
 {
     *pid = 0;
@@ -122,3 +185,15 @@ u32 sysmem_others(u32 *pid, u64 *bytes)
     return 0;
 }
 #endif
+
+u64 sysmem_resident(void)
+{
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f)
+        return 0;
+    if (fscanf(f, "%*s %llu", &pages) != 1)
+        pages = 0;
+    fclose(f);
+    return pages * (u64)sysconf(_SC_PAGESIZE);
+}

@@ -5,6 +5,7 @@
 #include "cli/bench.h"
 
 #include "cli/cli.h"
+#include "cli/cost.h"
 #include "cli/outfile.h"
 #include "cli/profile.h"
 #include "cli/progress.h"
@@ -171,6 +172,7 @@ static int open_rig(struct bench_rig *r, const struct bench *o, struct bench_set
     progress_close(&bar);
     if (!r->engine)
         return err_set(err, "%s", why.text);
+    cost_greet(r->engine, true);
     r->n_vocab = info.n_vocab;
     r->n_slots = eo.n_slots;
     r->chunk = r->engine->chunk;

@@ -2,6 +2,7 @@
  * weights. */
 #include "cli/speaker.h"
 
+#include "cli/cost.h"
 #include "cli/profile.h"
 #include "cli/progress.h"
 #include "engine/model.h"
@@ -57,7 +58,10 @@ int speaker_open(struct speaker *s, const char *command, const struct opts_engin
     eo.progress = progress_open(&bar);
     s->engine = ps_engine_open(s->model, &eo, &why);
     progress_close(&bar);
-    return s->engine ? 0 : pass(err, &why);
+    if (!s->engine)
+        return pass(err, &why);
+    cost_greet(s->engine, o->verbose);
+    return 0;
 }
 
 void speaker_close(struct speaker *s)
@@ -191,12 +195,8 @@ void speaker_describe(const struct speaker *s)
     ps_engine_stats(s->engine, &t);
     fprintf(stderr, "model: %s, %s, %.1f M parameters\n", m.name, m.arch,
             1e-6 * (double)m.n_params);
-    fprintf(stderr, "device: %s %s, %u threads, %u x %u tokens of %s\n", t.device, t.isa,
-            t.n_threads, t.n_slots, t.n_ctx, t.kv);
-    fprintf(stderr,
-            "memory: %.1f MB weights, %.1f MB keys and values, %.1f MB scratch; loaded in %.2f s\n",
-            1e-6 * (double)t.weight_bytes, 1e-6 * (double)t.kv_bytes,
-            1e-6 * (double)t.scratch_bytes, t.load_s);
+    fprintf(stderr, "device: %s %s, %u threads, %u x %u tokens of %s; loaded in %.2f s\n", t.device,
+            t.isa, t.n_threads, t.n_slots, t.n_ctx, t.kv, t.load_s);
 }
 
 void speaker_report(const struct speaker *s, const struct answer *a)

@@ -17,7 +17,8 @@ struct speaker { /* zero-initialise; main thread */
 };
 
 /* Opens the model, the chat template unless raw, then the engine, with a progress bar on a
- * terminal. One stream is all there is, so one slot is the default. */
+ * terminal, and says what it costs to a terminal or with --verbose. One stream is all there is, so
+ * one slot is the default. */
 int speaker_open(struct speaker *s, const char *command, const struct opts_engine *o, bool raw,
                  struct err *err);
 void speaker_close(struct speaker *s); /* half-open is fine */
@@ -42,7 +43,7 @@ int speaker_answer(struct speaker *s, const struct ps_request *r, unsigned flags
                    struct answer *out, struct err *err);
 void answer_free(struct answer *a);
 
-/* Model, device and memory, to stderr. */
+/* Model and device, to stderr. */
 void speaker_describe(const struct speaker *s);
 
 /* What --verbose and --profile ask for about an answer, to stderr. */

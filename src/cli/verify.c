@@ -4,6 +4,7 @@
 #include "base/pool.h"
 #include "base/sysmem.h"
 #include "cli/cli.h"
+#include "cli/cost.h"
 #include "cli/opts.h"
 #include "cli/outfile.h"
 #include "cli/progress.h"
@@ -53,6 +54,7 @@ struct verify {
     const char *now; /* the setting that runs */
     char device[16], isa[16], golden[160];
     u32 n_threads;
+    u64 told_bytes; /* of the engine whose cost was printed last */
     FILE *log; /* the lines for the report */
     struct outfile report;
 };
@@ -133,6 +135,19 @@ static void say(struct verify *v, const char *fmt, ...)
 
 /* ---- engines ---- */
 
+/* Settings open many engines: the first one's cost is printed, and then where it has doubled. */
+static void tell_cost(struct verify *v)
+{
+    struct ps_cost c;
+    ps_engine_cost(v->engine, &c);
+    if (v->told_bytes && c.total < 2 * v->told_bytes)
+        return;
+    if (v->told_bytes)
+        c.n_others = 0; /* told once */
+    v->told_bytes = c.total;
+    cost_print(stderr, &c);
+}
+
 static int open_engine(struct verify *v, const struct ps_engine_options *wish, struct err *err)
 {
     struct ps_error why;
@@ -144,7 +159,10 @@ static int open_engine(struct verify *v, const struct ps_engine_options *wish, s
     v->engine = ps_engine_open(v->model, &o, &why);
     progress_close(&bar);
     v->open_as = *wish;
-    return v->engine ? 0 : err_set(err, "%s", why.text);
+    if (!v->engine)
+        return err_set(err, "%s", why.text);
+    tell_cost(v);
+    return 0;
 }
 
 /* The engine of setting i: the open one where it fits. Fewer slots when memory does not hold them;

@@ -89,7 +89,6 @@ static int open_scratch(struct cpu *c, struct err *err)
                        c->dev.opts.max_rows);
     v = (struct carve){.base = c->scratch};
     carve_all(c, &v);
-    c->dev.stats.scratch_bytes = c->scratch_bytes;
     return 0;
 }
 
@@ -165,7 +164,9 @@ static int cpu_open(struct device **out, const struct plan *p, const struct devi
     c->dev.stats.name = device_cpu.name;
     c->dev.stats.isa = c->k->isa;
     c->dev.stats.n_threads = pool_threads(c->pool);
-    c->dev.stats.setup_bytes = CPU_SETUPS * p->n_ops * sizeof *c->setups[0].cuts + c->rope_bytes;
+    u64 cut_bytes = CPU_SETUPS * round_up_u64(p->n_ops * sizeof *c->setups[0].cuts, 64); /* they lie in the scratch */
+    c->dev.stats.setup_bytes = cut_bytes + c->rope_bytes;
+    c->dev.stats.scratch_bytes = c->scratch_bytes - cut_bytes;
     sort_names(c);
     *out = &c->dev;
     return 0;

@@ -194,8 +194,9 @@ static int read_options(struct ps_engine *e, const struct ps_engine_options *o, 
     if (o->kv && !q8 && strcmp(o->kv, "f16"))
         return err_set(err, "--kv: expected f16 or q8_0");
     strcpy(e->kv_name, q8 ? "q8_0" : "f16");
+    e->opened_bytes = sysmem_available();
     struct budget budget = {.plan = &e->plan, .kv = q8 ? KV_Q8_0 : KV_F16, .n_slots = e->n_slots,
-                            .max_rows = e->n_slots + e->chunk, .available = sysmem_available()};
+                            .max_rows = e->n_slots + e->chunk, .available = e->opened_bytes};
     e->n_ctx = budget_ctx(&budget, o->n_ctx, err);
     if (!e->n_ctx)
         return -1;
@@ -340,6 +341,28 @@ void ps_engine_stats(struct ps_engine *e, struct ps_stats *s)
         .kv = e->kv_name,
     };
     pthread_mutex_unlock(&e->lock);
+}
+
+void ps_engine_cost(struct ps_engine *e, struct ps_cost *c)
+{
+    struct device_stats now, *d = &now;
+    pthread_mutex_lock(&e->lock);
+    now = e->stats;
+    pthread_mutex_unlock(&e->lock);
+    bool q8 = !strcmp(e->kv_name, "q8_0");
+    *c = (struct ps_cost){
+        .weights = d->weight_bytes,
+        .kv = d->kv_bytes,
+        .setup = d->setup_bytes,
+        .scratch = d->scratch_bytes,
+        .total = d->weight_bytes + d->kv_bytes + d->setup_bytes + d->scratch_bytes,
+        .position_bytes = plan_kv_bytes(&e->plan, q8 ? KV_Q8_0 : KV_F16),
+        .n_slots = e->n_slots,
+        .n_ctx = e->n_ctx,
+        .opened_bytes = e->opened_bytes,
+        .free_bytes = sysmem_available(),
+    };
+    c->n_others = sysmem_others(&c->other_pid, &c->other_bytes);
 }
 
 u32 ps_engine_slots(struct ps_engine *e, struct ps_slot *slots, u32 n)

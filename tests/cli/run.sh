@@ -165,6 +165,43 @@ run 0 "--verbose" run --verbose --profile -p "What is 2 + 3?" &&
         if grep -qF "$line" "$tmp/err"; then ok "--verbose: $line"; else not_ok "--verbose: $line" "$(cat "$tmp/err")"; fi
     done
 
+# ---- what it costs
+
+run 0 "the cost" run --verbose --ctx 512 -p "What is 2 + 3?" -n 1 &&
+    for line in "^memory: 25.9 MB weights, 1.6 MB keys and values (1 x 512 x 3072 bytes),$" \
+        "^  .* setup, .* scratch: .* in all of the .* that were free$"; do
+        if grep -q "$line" "$tmp/err"; then ok "the cost: $line"; else not_ok "the cost: $line" "$(cat "$tmp/err")"; fi
+    done
+run 0 "the cost of bench" bench --streams 2 --gen 4 --prompt 4 --runs 1 &&
+    if grep -q "^memory: .*(2 x 256 x 3072 bytes)" "$tmp/err"; then ok "bench says its cost"; else not_ok "bench says its cost" "$(cat "$tmp/err")"; fi
+run 0 "the cost of verify" verify --golden &&
+    if grep -q "^memory: " "$tmp/err"; then ok "verify says its cost"; else not_ok "verify says its cost" "$(cat "$tmp/err")"; fi
+
+# Another of our kind is told by the program's name: one that only these two processes have.
+other=$tmp/own$$
+cp "$plainsong" "$other"
+mkfifo "$tmp/held"
+"$other" chat -m "$model" --verbose <"$tmp/held" >"$tmp/out" 2>"$tmp/held.err" &
+other_pid=$!
+exec 3>"$tmp/held"
+for _ in $(seq 600); do
+    grep -q "in all" "$tmp/held.err" && break
+    sleep 0.1
+done
+"$other" run -m "$model" --verbose -p "What is 2 + 3?" -n 1 >"$tmp/out" 2>"$tmp/err" </dev/null
+"$other" run -m "$model" -p "What is 2 + 3?" -n 1 >"$tmp/out" 2>"$tmp/quiet" </dev/null
+exec 3>&-
+wait $other_pid
+if [ ! -d /proc/self ]; then
+    echo "skipped: no /proc to find another plainsong in"
+elif grep -q "^another plainsong (pid $other_pid) holds [0-9.]* MB$" "$tmp/err"; then
+    ok "another plainsong is named"
+else
+    not_ok "another plainsong is named" "pid $other_pid: $(cat "$tmp/err")"
+fi
+if grep -q "another" "$tmp/held.err"; then not_ok "none is named where there is none" "$(cat "$tmp/held.err")"; else ok "none is named where there is none"; fi
+if [ -s "$tmp/quiet" ]; then not_ok "a pipe is told nothing" "$(cat "$tmp/quiet")"; else ok "a pipe is told nothing"; fi
+
 # ---- what users write is text
 
 # 11 tokens without it, and its seven pieces: " <", "|", "im", "_", "end", "|", ">".

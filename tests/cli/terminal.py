@@ -127,6 +127,7 @@ def run_interrupt(plainsong):
 def run_terminal(plainsong):
     """On a terminal the progress bar leaves nothing behind it but the answer."""
     t = Terminal(plainsong, "run", "-p", "What is 2 + 3?")
+    t.expect(r"memory: .* keys and values .*\r\n  .* in all.*\r\n")
     text = t.expect(r"2 \+ 3 = 5\.\r\n")
     t.expect_end()
     lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text))
