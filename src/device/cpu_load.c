@@ -1,51 +1,84 @@
-/* Weights from the mapped file into panels, in slices, so that progress shows and the file's pages can go as soon as
- * they are read: at no time does memory hold the model twice. */
+/* Weights from the mapped file into panels, in slices. While one slice is packed the system already reads the next ones,
+ * so that no thread waits for the disk a page at a time; a slice's pages of the file are let go as soon as it is packed,
+ * so that at no time memory holds the model twice. Nothing here is read again once the device is open. */
+#include "base/sysmem.h"
 #include "device/dev_cpu.h"
 #include "kernel/pack.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SLICE_PANELS = 2048, TASK_PANELS = 16 };
+enum {
+    TASK_PANELS = 16,         /* of one matrix: 300 KB of a q4_0 file with rows of 2,048 */
+    SLICE_BYTES = 16 << 20,   /* of the file: long against waiting for the slower thread, short against a progress bar */
+    AHEAD_BYTES = 64 << 20,   /* asked for beyond the slice in work */
+    ASK_BYTES = 128 << 10     /* Linux cuts a longer request short to the device's read-ahead window, of this size by default */
+};
 
 struct load_job {
     const struct plan_weight *w;
     struct cpu_weight *to;
-    u32 mat, p0, p1;
-    const u8 *src;           /* the matrix */
-    u8 *dst;
-    atomic_uint bad_row;     /* of the matrix; n_out: none. The least one is kept: the message is the same every time */
+    u64 src_bytes;           /* a matrix in the file */
+    u32 mat_tasks, first;    /* tasks of a matrix; the slice's first task */
+    atomic_ullong bad;       /* the least row, counted through all matrices, that holds something not finite; else ~0: the
+                              * message is the same every time */
 };
 
 static void load_task(void *arg, u32 task, u32 thread)
 {
     (void)thread;
     struct load_job *j = arg;
-    u32 p0 = j->p0 + task * TASK_PANELS, p1 = min_u32(p0 + TASK_PANELS, j->p1), bad;
-    if (pack(j->w->tensor->type, j->src, j->w->n_in, j->w->n_out, j->dst, p0, p1, &bad)) {
-        u32 old = atomic_load(&j->bad_row);
-        while (bad < old && !atomic_compare_exchange_weak(&j->bad_row, &old, bad))
-            ;
-    }
+    u32 mat = (j->first + task) / j->mat_tasks, p0 = (j->first + task) % j->mat_tasks * TASK_PANELS;
+    u32 p1 = min_u32(p0 + TASK_PANELS, j->to->n_panels), row;
+    if (!pack(j->w->tensor->type, j->w->tensor->data + mat * j->src_bytes, j->w->n_in, j->w->n_out,
+              j->to->panels + mat * j->to->mat_bytes, p0, p1, &row))
+        return;
+    unsigned long long bad = (unsigned long long)mat * j->w->n_out + row, old = atomic_load(&j->bad);
+    while (bad < old && !atomic_compare_exchange_weak(&j->bad, &old, bad))
+        ;
 }
 
-/* Tells the system that these bytes of the file will not be read again. */
-static void forget(const u8 *at, u64 bytes)
+/* ---- the file's pages ---- */
+
+/* What the whole pages within, or those touched by, bytes [from, to) of a tensor are to do. */
+static void advise(const struct gguf_tensor *t, u64 from, u64 to, bool touched, int advice)
 {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = ((uintptr_t)at + page - 1) / page * page, end = ((uintptr_t)at + bytes) / page * page;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)t->data + from, end = (uintptr_t)t->data + to;
+    begin = (touched ? begin : begin + page - 1) / page * page;
+    end = (touched ? end + page - 1 : end) / page * page;
     if (end > begin)
-        madvise((void *)begin, end - begin, MADV_DONTNEED); /* a private read-only mapping: it can be read again */
+        madvise((void *)begin, end - begin, advice); /* a refusal costs speed only */
 }
 
-static int refuse(const struct plan_weight *w, u32 mat, u32 row, struct err *err)
+static void ask_for(const struct gguf_tensor *t, u64 from, u64 to)
+{
+    for (; from < to; from += ASK_BYTES)
+        advise(t, from, min_u64(from + ASK_BYTES, to), true, MADV_WILLNEED);
+}
+
+/* These bytes will not be read again: out of this process and, where memory is scarce, out of the system's cache. */
+static void forget(const struct gguf_tensor *t, u64 from, u64 to, bool scarce)
+{
+    advise(t, from, to, false, MADV_DONTNEED); /* a private read-only mapping: it can be read again */
+#ifdef POSIX_FADV_DONTNEED
+    if (scarce && t->fd >= 0)
+        posix_fadvise(t->fd, (off_t)(t->offset + from), (off_t)(to - from), POSIX_FADV_DONTNEED);
+#else
+    (void)scarce;
+#endif
+}
+
+/* ---- one weight ---- */
+
+static int refuse(const struct plan_weight *w, u64 bad, struct err *err)
 {
     char name[96];
     err_quote(name, sizeof name, w->tensor->name.at, w->tensor->name.len);
     return err_set(err, "tensor \"%s\": matrix %u, row %u holds a value that is not finite; the file is damaged or badly converted",
-                   name, mat, row);
+                   name, (u32)(bad / w->n_out), (u32)(bad % w->n_out));
 }
 
 static int load_vector(const struct plan_weight *w, struct cpu_weight *to, struct err *err)
@@ -55,34 +88,76 @@ static int load_vector(const struct plan_weight *w, struct cpu_weight *to, struc
     if (!to->floats)
         return err_set(err, "out of memory: %llu bytes of weights", (unsigned long long)to->bytes);
     if (pack_floats(w->tensor->type, w->tensor->data, w->n_in, to->floats))
-        return refuse(w, 0, 0, err);
+        return refuse(w, 0, err);
     return 0;
 }
 
-static int load_matrices(struct cpu *c, const struct plan_weight *w, struct cpu_weight *to, u64 *done, u64 total,
-                         struct err *err)
+struct loading {
+    struct cpu *cpu;
+    u64 done, total; /* bytes of the file */
+    bool scarce;     /* memory holds no second copy */
+};
+
+static int load_matrices(struct loading *l, const struct plan_weight *w, struct cpu_weight *to, struct err *err)
 {
+    const struct device_opts *o = &l->cpu->dev.opts;
     to->n_panels = pack_panels(w->n_out);
     to->mat_bytes = pack_panel_bytes(w->tensor->type, w->n_in) * to->n_panels;
     to->bytes = to->mat_bytes * w->n_mats;
     to->panels = mem_alloc(to->bytes);
     if (!to->panels)
         return err_set(err, "out of memory: %llu bytes of weights", (unsigned long long)to->bytes);
-    u64 src_bytes = w->file_bytes / w->n_mats, told = *done;
-    for (u32 m = 0; m < w->n_mats; m++) {
-        struct load_job j = {.w = w, .to = to, .mat = m, .src = w->tensor->data + m * src_bytes,
-                             .dst = to->panels + m * to->mat_bytes};
-        atomic_init(&j.bad_row, w->n_out);
-        for (j.p0 = 0; j.p0 < to->n_panels; j.p0 = j.p1) {
-            j.p1 = min_u32(j.p0 + SLICE_PANELS, to->n_panels);
-            pool_run(c->pool, (j.p1 - j.p0 + TASK_PANELS - 1) / TASK_PANELS, load_task, &j);
-            if (c->dev.opts.tell)
-                c->dev.opts.tell(c->dev.opts.tell_arg, "loading",
-                                 told + m * src_bytes + src_bytes / to->n_panels * j.p1, total);
-        }
-        if (atomic_load(&j.bad_row) != w->n_out)
-            return refuse(w, m, atomic_load(&j.bad_row), err);
-        forget(j.src, src_bytes);
+    struct load_job j = {.w = w, .to = to, .src_bytes = w->file_bytes / w->n_mats,
+                         .mat_tasks = (to->n_panels + TASK_PANELS - 1) / TASK_PANELS};
+    atomic_init(&j.bad, ~0ull);
+    u32 tasks = j.mat_tasks * w->n_mats; /* at most one for each 256 rows of a checked shape */
+    u64 task_bytes = w->file_bytes / tasks, told = 0, asked = 0;
+    u32 step = (u32)min_u64(SLICE_BYTES / (task_bytes + 1) + 1, tasks);
+    for (; j.first < tasks; j.first += step) {
+        u32 n = min_u32(step, tasks - j.first);
+        u64 end = j.first + n == tasks ? w->file_bytes : task_bytes * (j.first + n);
+        u64 ask = min_u64(end + AHEAD_BYTES, w->file_bytes);
+        ask_for(w->tensor, asked, ask);
+        asked = ask;
+        pool_run(l->cpu->pool, n, load_task, &j);
+        forget(w->tensor, told, end, l->scarce);
+        told = end;
+        if (o->tell)
+            o->tell(o->tell_arg, "loading", l->done + told, l->total);
+    }
+    return atomic_load(&j.bad) == ~0ull ? 0 : refuse(w, atomic_load(&j.bad), err);
+}
+
+/* ---- all weights ---- */
+
+/* In the order in which they lie in memory, which is the files'. */
+static int by_place(const void *a, const void *b)
+{
+    const struct plan_weight *x = *(const struct plan_weight *const *)a, *y = *(const struct plan_weight *const *)b;
+    return (x->tensor->data > y->tensor->data) - (x->tensor->data < y->tensor->data);
+}
+
+static int load_all(struct loading *l, const struct plan_weight **order, struct err *err)
+{
+    struct cpu *c = l->cpu;
+    const struct plan *p = c->dev.plan;
+    for (u32 i = 0; i < p->n_weights; i++) {
+        order[i] = &p->weights[i];
+        l->total += p->weights[i].file_bytes;
+    }
+    qsort(order, p->n_weights, sizeof *order, by_place);
+    u64 available = sysmem_available(); /* 0: not known */
+    l->scarce = available / 2 < l->total;
+    for (u32 i = 0; i < p->n_weights; i++) {
+        const struct plan_weight *w = order[i];
+        struct cpu_weight *to = &c->weights[w - p->weights];
+        u64 next = i + 1 < p->n_weights ? order[i + 1]->file_bytes : 0;
+        if (next) /* so that the disk does not rest between two weights */
+            ask_for(order[i + 1]->tensor, 0, min_u64(next, SLICE_BYTES));
+        if (w->vector ? load_vector(w, to, err) : load_matrices(l, w, to, err))
+            return -1;
+        l->done += w->file_bytes;
+        c->dev.stats.weight_bytes += to->bytes;
     }
     return 0;
 }
@@ -90,22 +165,16 @@ static int load_matrices(struct cpu *c, const struct plan_weight *w, struct cpu_
 int cpu_load(struct cpu *c, struct err *err)
 {
     const struct plan *p = c->dev.plan;
+    struct loading l = {.cpu = c};
     c->weights = mem_array(p->n_weights, sizeof *c->weights);
-    if (!c->weights)
-        return err_set(err, "out of memory: table of weights");
-    u64 total = 0, done = 0;
-    for (u32 i = 0; i < p->n_weights; i++)
-        total += p->weights[i].file_bytes;
+    const struct plan_weight **order = mem_array(p->n_weights, sizeof *order);
     double start = time_now();
-    for (u32 i = 0; i < p->n_weights; i++) {
-        const struct plan_weight *w = &p->weights[i];
-        if (w->vector ? load_vector(w, &c->weights[i], err) : load_matrices(c, w, &c->weights[i], &done, total, err))
-            return -1;
-        done += w->file_bytes;
-        c->dev.stats.weight_bytes += c->weights[i].bytes;
-    }
+    int rc = c->weights && order ? load_all(&l, order, err) : err_set(err, "out of memory: table of weights");
+    free(order);
+    if (rc)
+        return -1;
     if (c->dev.opts.tell)
-        c->dev.opts.tell(c->dev.opts.tell_arg, "loading", total, total);
+        c->dev.opts.tell(c->dev.opts.tell_arg, "loading", l.total, l.total);
     c->dev.stats.load_s = time_now() - start;
     return 0;
 }

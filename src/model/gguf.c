@@ -9,8 +9,9 @@
  *
  * Refused although other readers may accept it: big-endian files, version 1, arrays of arrays,
  * tensors out of file order or sharing bytes (loading such a file could take many times its size),
- * unknown tensor types. What we cannot refuse is a file that changes while it is mapped: a checked
- * length may then be wrong, and reading past a new end is a SIGBUS. */
+ * unknown tensor types. What we cannot refuse is a file that changes while it is mapped: reading past
+ * a new end is a SIGBUS. So metadata and directory, which are read for as long as the model lives,
+ * end as memory of our own at the same addresses, and only tensors' data stays the file's. */
 #include "model/gguf.h"
 
 #include <errno.h>
@@ -373,8 +374,7 @@ static int map_file(struct gguf_file *f, const char *path, const char *shown, st
         err_set(err, "%s: cannot map: %s", shown, strerror(errno));
         goto fail;
     }
-    close(fd);
-    *f = (struct gguf_file){.at = p, .bytes = (u64)st.st_size};
+    *f = (struct gguf_file){.at = p, .bytes = (u64)st.st_size, .fd = fd};
     return 0;
 fail:
     close(fd);
@@ -536,6 +536,8 @@ static int store(struct gguf *g, u32 file, u64 first_tensor, struct err *err)
             return -1;
         t->data = f->at + f->data_at + offset;
         t->file = file;
+        t->fd = f->fd;
+        t->offset = f->data_at + offset;
         g->data_bytes += t->bytes;
     }
     return 0;
@@ -550,6 +552,25 @@ static int build(struct gguf *g, struct err *err)
         if (store(g, i, n, err))
             return -1;
     return gguf_index(g, err);
+}
+
+/* Puts a copy in place of the pages that hold everything before the tensors: same addresses, same bytes, no file. */
+static int own_head(const struct gguf *g, const struct gguf_file *f, struct err *err)
+{
+    u8 *at = (u8 *)(uintptr_t)f->at;
+    u64 bytes = min_u64(round_up_u64(f->data_at, (u64)sysconf(_SC_PAGESIZE)), f->bytes);
+    int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    void *copy = mmap(NULL, bytes, prot, flags, -1, 0);
+    if (copy == MAP_FAILED)
+        return err_set(err, "%s: out of memory for %" PRIu64 " bytes", g->path, bytes);
+    memcpy(copy, at, bytes);
+    bool ok = mmap(at, bytes, prot, flags | MAP_FIXED, -1, 0) != MAP_FAILED;
+    if (ok)
+        memcpy(at, copy, bytes);
+    munmap(copy, bytes);
+    if (!ok || mprotect(at, bytes, PROT_READ))
+        return err_set(err, "%s: out of memory for %" PRIu64 " bytes", g->path, bytes);
+    return 0;
 }
 
 /* The path for messages and room for the first file. */
@@ -579,6 +600,9 @@ int gguf_open(struct gguf *g, const char *path, struct err *err)
         goto fail;
     if (build(g, err))
         goto fail;
+    for (u32 i = 0; i < g->n_files; i++)
+        if (own_head(g, &g->files[i], err))
+            goto fail;
     return 0;
 fail:
     gguf_close(g);
@@ -590,7 +614,7 @@ int gguf_parse(struct gguf *g, const char *name, const void *bytes, u64 len, str
     struct head head;
     if (begin(g, name, err))
         goto fail;
-    g->files[0] = (struct gguf_file){.at = bytes, .bytes = len};
+    g->files[0] = (struct gguf_file){.at = bytes, .bytes = len, .fd = -1};
     g->n_files = 1;
     if (check_file(&g->files[0], g->path, &head, err))
         goto fail;
@@ -610,8 +634,10 @@ fail:
 
 void gguf_close(struct gguf *g)
 {
-    for (u32 i = 0; g->mapped && i < g->n_files; i++)
+    for (u32 i = 0; g->mapped && i < g->n_files; i++) {
         munmap((void *)(uintptr_t)g->files[i].at, g->files[i].bytes);
+        close(g->files[i].fd);
+    }
     free(g->path);
     free(g->files);
     free(g->kv);

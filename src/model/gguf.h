@@ -45,11 +45,14 @@ struct gguf_tensor {
     const u8 *data;          /* in the mapping, bytes long; no two tensors share a byte */
     u64 bytes;
     u32 file;                /* which of the split files */
+    int fd;                  /* that file, open while the mapping lives, for advice to the system; -1: none */
+    u64 offset;              /* of data in it */
 };
 
 struct gguf_file {
     const u8 *at;
     u64 bytes;
+    int fd;                                          /* -1: bytes in memory */
     u64 kv_at, n_kv, tensors_at, n_tensors, data_at; /* offsets of the three parts in it */
     u32 alignment;                                   /* of each tensor in the third */
 };
@@ -70,7 +73,9 @@ struct gguf {
 
 /* Map and check the file (and its other parts). On failure nothing is left behind and err names the file, the
  * field, the value and what was expected. Never allocates more than the files' bytes plus GGUF_FLOOR_BYTES, and
- * nothing by count before every entry counted has been seen. Any thread; afterwards g is read-only. */
+ * nothing by count before every entry counted has been seen; last, metadata and directory become a copy of their own.
+ * After that only a tensor's data is read from the file: whoever has taken what he needs of it no longer cares
+ * whether the file is cut short or gone. Any thread; afterwards g is read-only. */
 int gguf_open(struct gguf *g, const char *path, struct err *err);
 
 /* The same over bytes in memory that outlive g: for tests and fuzzing. A split file is an error here. */
