@@ -219,7 +219,7 @@ struct ps_stream_info {
     int32_t slot;              /* -1 while queued */
     uint32_t end_id;           /* the end token, when end is PS_END_STOP */
     double queue_s, prompt_s, decode_s;
-    uint64_t logits_hash;      /* of the last token's logits */
+    uint64_t logits_hash;      /* of the last token's logits, end token or not; 0 unless the stream has ended by itself */
 };
 PS_API void ps_stream_info(struct ps_stream *s, struct ps_stream_info *info);
 PS_API void ps_stream_close(struct ps_stream *s); /* cancels when still running */

@@ -184,7 +184,8 @@ static void report_speeds(const struct answer *a)
     if (a->n && steps)
         fprintf(stderr, "read: %.2f MB a token, %.2f GB/s\n", 1e-6 * (double)bytes / (double)steps,
                 1e-9 * (double)bytes / (double)steps * answer_tok_s(a));
-    fprintf(stderr, "last logits: %016llx\n", (unsigned long long)i->logits_hash);
+    if (i->logits_hash)
+        fprintf(stderr, "last logits: %016llx\n", (unsigned long long)i->logits_hash);
 }
 
 void speaker_describe(const struct speaker *s)

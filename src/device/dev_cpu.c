@@ -307,5 +307,15 @@ static const float *cpu_logits(const struct device *d, u32 i)
     return ((const struct cpu *)d)->bufs[BUF_LOGITS].y[i];
 }
 
-const struct device_ops device_cpu = {
-    .name = "cpu", .open = cpu_open, .close = cpu_close, .step = cpu_step, .copy = cpu_copy, .logits = cpu_logits};
+static void cpu_each(struct device *d, u32 n, void (*fn)(void *arg, u32 i, u32 thread), void *arg)
+{
+    pool_run(((struct cpu *)d)->pool, n, fn, arg);
+}
+
+const struct device_ops device_cpu = {.name = "cpu",
+                                      .open = cpu_open,
+                                      .close = cpu_close,
+                                      .step = cpu_step,
+                                      .copy = cpu_copy,
+                                      .logits = cpu_logits,
+                                      .each = cpu_each};

@@ -52,6 +52,16 @@ const float *device_logits(const struct device *d, u32 i)
     return d->ops->logits(d, i);
 }
 
+void device_each(struct device *d, u32 n, void (*fn)(void *arg, u32 i, u32 thread), void *arg)
+{
+    if (d->ops->each) {
+        d->ops->each(d, n, fn, arg);
+        return;
+    }
+    for (u32 i = 0; i < n; i++)
+        fn(arg, i, 0);
+}
+
 void device_stats(const struct device *d, struct device_stats *s)
 {
     *s = d->stats;

@@ -55,6 +55,11 @@ void device_copy(struct device *d, u32 from, u32 to, u32 n);
 /* Logits of the i-th row that wanted them: (n_vocab), valid until the next step. */
 const float *device_logits(const struct device *d, u32 i);
 
+/* Runs fn(arg, i, thread) once for each i < n on the threads the device has on the host, between two steps, and returns
+ * when all are done: the engine's own work over rows. Which thread takes which i is not settled. A device without such
+ * threads runs them on the caller's. */
+void device_each(struct device *d, u32 n, void (*fn)(void *arg, u32 i, u32 thread), void *arg);
+
 void device_stats(const struct device *d, struct device_stats *s);
 void device_set_trace(struct device *d, device_trace *fn, void *arg);
 

@@ -11,6 +11,7 @@ struct device_ops {
     int (*step)(struct device *d, const struct row *rows, u32 n_rows, struct err *err);
     void (*copy)(struct device *d, u32 from, u32 to, u32 n);
     const float *(*logits)(const struct device *d, u32 i);
+    void (*each)(struct device *d, u32 n, void (*fn)(void *arg, u32 i, u32 thread), void *arg); /* NULL: no threads */
 };
 
 struct device { /* first member of every device's own struct */

@@ -236,8 +236,9 @@ struct ps_engine *ps_engine_open(const struct ps_model *m, const struct ps_engin
         goto fail;
     e->rows = mem_array(d.max_rows, sizeof *e->rows);
     e->step = mem_array(e->n_slots, sizeof *e->step);
+    e->choosing = mem_array(e->n_slots, sizeof *e->choosing);
     e->slot_tag = mem_array(e->n_slots, sizeof *e->slot_tag);
-    if (!e->rows || !e->step || !e->slot_tag) {
+    if (!e->rows || !e->step || !e->choosing || !e->slot_tag) {
         err_set(err, "out of memory");
         goto fail;
     }
@@ -273,6 +274,7 @@ void ps_engine_close(struct ps_engine *e)
     free(e->end_ids);
     free(e->rows);
     free(e->step);
+    free(e->choosing);
     free(e->slot_tag);
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->lock);

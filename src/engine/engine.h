@@ -70,6 +70,7 @@ struct ps_engine {
     u32 n_end_ids;
     struct row *rows;           /* of the step being made */
     struct ps_stream **step;    /* streams that take part in it */
+    struct ps_stream **choosing; /* those of them that get a token */
 
     pthread_t thread;
     bool thread_runs;

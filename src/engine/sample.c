@@ -359,6 +359,8 @@ i32 sampler_choose(struct sampler *s, const float *logits, u32 position, const u
     i32 bad = find_bad(logits, s->n_vocab);
     if (bad >= 0)
         return bad_logit("", logits[bad], (u32)bad, err);
+    if (s->o.temperature == 0 && !mask && !s->o.n_bias && !s->penalties)
+        return (i32)find_max(logits, s->n_vocab);
     if (adjust(s, logits, err))
         return -1;
     if (s->o.temperature > 0)

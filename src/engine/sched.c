@@ -213,8 +213,9 @@ static bool is_end(const struct ps_engine *e, u32 id)
 }
 
 /* Chooses the stream's next token from its logits, or takes the one that was given. Without the lock: only the
- * scheduler writes these. */
-static i32 choose(struct ps_engine *e, struct ps_stream *s, const float *logits, u64 *hash, struct err *err)
+ * scheduler, and in take_results the thread that was given this stream, writes these. The hash costs as much as a greedy
+ * choice, so it is made of a stream's last token only. */
+static i32 choose(const struct ps_engine *e, struct ps_stream *s, const float *logits, u64 *hash, struct err *err)
 {
     const u32 *mask = s->mask.allowed ? s->mask.allowed(s->mask.arg) : NULL;
     i32 id = sampler_choose(s->sampler, logits, known(s), mask, err);
@@ -222,13 +223,23 @@ static i32 choose(struct ps_engine *e, struct ps_stream *s, const float *logits,
         return -1;
     if (s->mask.took)
         s->mask.took(s->mask.arg, (u32)id);
-    *hash = engine_hash(logits, e->plan.hp.n_vocab);
     if (s->logits)
         memcpy(s->logits + (u64)s->n_generated * e->plan.hp.n_vocab, logits, e->plan.hp.n_vocab * sizeof *logits);
     if (s->forced)
         id = (i32)s->ids[known(s)];
+    bool last = s->n_generated + 1 == s->max_tokens || (!s->ignore_end && is_end(e, (u32)id));
+    *hash = last ? engine_hash(logits, e->plan.hp.n_vocab) : 0;
     sampler_see(s->sampler, (u32)id);
     return id;
+}
+
+/* One stream's choice: a task of device_each. It touches this stream only. */
+static void choose_task(void *engine, u32 i, u32 thread)
+{
+    (void)thread;
+    struct ps_engine *e = engine;
+    struct ps_stream *s = e->choosing[i];
+    s->step_id = choose(e, s, device_logits(e->device, s->step_row), &s->step_hash, &s->error);
 }
 
 /* Hands the token out, and ends the stream where it ends. Under the lock. */
@@ -256,15 +267,17 @@ static void deliver(struct ps_engine *e, struct ps_stream *s, u32 id, u64 hash, 
  * the lock held. */
 static void take_results(struct ps_engine *e, u32 n_streams, u32 n_rows, bool ok, const struct err *step_err)
 {
+    u32 n_choosing = 0;
     for (u32 i = 0; i < n_streams; i++) {
         struct ps_stream *s = e->step[i];
         s->step_id = -1;
         s->step_logits = ok && s->n_run + s->step_rows == known(s);
         if (s->step_logits)
-            s->step_id = choose(e, s, device_logits(e->device, s->step_row), &s->step_hash, &s->error);
+            e->choosing[n_choosing++] = s;
         else if (!ok)
             s->error = *step_err;
     }
+    device_each(e->device, n_choosing, choose_task, e);
     pthread_mutex_lock(&e->lock);
     e->steps++; /* counted before any token can be read, so that who has a token finds its step counted */
     device_stats(e->device, &e->stats);
