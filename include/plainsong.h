@@ -43,6 +43,9 @@ struct ps_stream;
 
 PS_API const char *ps_version(void);
 
+/* The version of the arithmetic (docs/numerics.md): it changes when any bit of any answer does. */
+#define PS_CONTRACT 1
+
 /* ---- model ---- */
 
 /* Called while something long runs: what ("loading"), done and total bytes. May come from any thread, one at a time. */
@@ -164,6 +167,11 @@ struct ps_sampling { /* zero-initialise for greedy */
     uint32_t n_bias;
 };
 
+struct ps_logprob {
+    uint32_t id;
+    float logprob;             /* natural logarithm of the probability under the model: before bias, mask and temperature */
+};
+
 /* Which tokens a stream may take. Called on a thread of the engine, for one stream by one thread at a time, between two
  * steps: allowed before a token is chosen, took when it was. */
 struct ps_mask {
@@ -183,6 +191,8 @@ struct ps_request {
     bool want_logits;          /* ps_token.logits is filled: for verify */
     uint64_t domain;           /* kept prefixes are reused among requests of one domain only */
     double deadline_s;         /* seconds from now after which the stream ends with PS_END_DEADLINE; 0: none */
+    bool want_logprobs;        /* ps_token.logprob is filled, and */
+    uint32_t n_top;            /* the likeliest tokens beside it: at most 20 */
     struct ps_mask mask;       /* allowed NULL: none */
     void (*notify)(void *arg); /* NULL, or called when a token is there and when the stream has ended: on the engine's thread
                                 * with its lock held, so it only leaves a note and calls nothing of this header. Never
@@ -200,6 +210,8 @@ struct ps_token {
     uint32_t batch_rows;       /* rows of the step that made it */
     const float *logits;       /* (n_vocab) when asked for; valid until the next call on this stream */
     double time;               /* when it was made, in seconds of CLOCK_MONOTONIC */
+    float logprob;             /* of id, when asked for */
+    const struct ps_logprob *top; /* (n_top), likeliest first; valid until the stream is closed */
 };
 
 /* Queues the request. What can never fit is refused here with both numbers (PS_TOO_LONG), a wrong field by its name

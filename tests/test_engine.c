@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include <malloc.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -414,6 +415,48 @@ static void polling_masks_and_slots(void **state)
     ps_engine_close(e);
 }
 
+/* Logprobs are those of the logits, sorted, and the same in company. */
+static void logprobs_follow_the_logits(void **state)
+{
+    (void)state;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 3});
+    struct ps_error err;
+    u32 ids[9];
+    make_ids(ids, COUNT(ids), 5);
+    struct ps_request r = {.ids = ids, .n_ids = COUNT(ids), .max_tokens = 6, .ignore_end = true, .want_logits = true,
+                           .want_logprobs = true, .n_top = 5, .sampling = {.temperature = 2, .seed = 4}};
+    u64 hash[2] = {0};
+    for (u32 company = 0; company < 2; company++) {
+        struct ps_stream *others[2] = {NULL}, *s = ps_stream_open(e, &r, &err);
+        assert_non_null(s);
+        for (u32 i = 0; company && i < 2; i++)
+            others[i] = start(e, 30 + i, 40, 20);
+        struct ps_token t;
+        while (ps_stream_next(s, &t, &err) == 1) {
+            double sum = 0, m = t.logits[0];
+            for (u32 i = 0; i < 4096; i++)
+                m = t.logits[i] > m ? t.logits[i] : m;
+            for (u32 i = 0; i < 4096; i++)
+                sum += exp(t.logits[i] - m);
+            assert_true(fabs(t.logprob - (t.logits[t.id] - m - log(sum))) < 1e-4);
+            assert_true(fabs(t.top[0].logprob + log(sum)) < 1e-4);
+            for (u32 i = 1; i < 5; i++)
+                assert_true(t.top[i - 1].logprob > t.top[i].logprob ||
+                            (t.top[i - 1].logprob == t.top[i].logprob && t.top[i - 1].id < t.top[i].id));
+            hash[company] = check_hash(hash[company], &t.logprob, sizeof t.logprob);
+            hash[company] = check_hash(hash[company], t.top, 5 * sizeof *t.top);
+        }
+        ps_stream_close(s);
+        for (u32 i = 0; company && i < 2; i++)
+            drain(others[i], NULL);
+    }
+    assert_true(hash[0] == hash[1]);
+    r.n_top = 21;
+    assert_null(ps_stream_open(e, &r, &err));
+    assert_int_equal(err.kind, PS_INVALID);
+    ps_engine_close(e);
+}
+
 static void closing_cancels(void **state)
 {
     (void)state;
@@ -474,6 +517,7 @@ int main(void)
         cmocka_unit_test(seeds_choose_alike_in_company),
         cmocka_unit_test(forced_tokens_are_the_answer),
         cmocka_unit_test(polling_masks_and_slots),
+        cmocka_unit_test(logprobs_follow_the_logits),
         cmocka_unit_test(closing_cancels),
         cmocka_unit_test(bad_options_are_named),
     };

@@ -7,6 +7,7 @@
 
 #include "device/device.h"
 #include "engine/kv.h"
+#include "engine/logprob.h"
 #include "engine/pace.h"
 #include "engine/sample.h"
 #include "plainsong.h"
@@ -35,6 +36,9 @@ struct ps_stream {
     void *notify_arg;
     double deadline;            /* on time_now's clock; 0: none */
     float *logits;              /* (max_tokens, n_vocab), or NULL */
+    float *logprobs;            /* (max_tokens), or NULL */
+    struct ps_logprob *top;     /* (max_tokens, n_top), or NULL */
+    u32 n_top;
     struct sampler *sampler;    /* scheduler's after open */
     /* scheduler's */
     i32 slot;

@@ -227,6 +227,9 @@ static i32 choose(const struct ps_engine *e, struct ps_stream *s, const float *l
         memcpy(s->logits + (u64)s->n_generated * e->plan.hp.n_vocab, logits, e->plan.hp.n_vocab * sizeof *logits);
     if (s->forced)
         id = (i32)s->ids[known(s)];
+    if (s->logprobs)
+        s->logprobs[s->n_generated] = logprob_row(logits, e->plan.hp.n_vocab, (u32)id,
+                                                  s->top ? s->top + (u64)s->n_generated * s->n_top : NULL, s->n_top);
     bool last = s->n_generated + 1 == s->max_tokens || (!s->ignore_end && is_end(e, (u32)id));
     *hash = last ? engine_hash(logits, e->plan.hp.n_vocab) : 0;
     sampler_see(s->sampler, (u32)id);

@@ -13,6 +13,8 @@ void stream_free(struct ps_stream *s)
     free(s->ids);
     free(s->made);
     free(s->logits);
+    free(s->logprobs);
+    free(s->top);
     free(s);
 }
 
@@ -51,6 +53,8 @@ static int check(const struct ps_engine *e, const struct ps_request *r, struct e
     for (size_t i = 0; i < r->n_ids; i++)
         if (r->ids[i] >= e->plan.hp.n_vocab)
             return err_set(err, "prompt token %zu is %u: expected less than %u", i, r->ids[i], e->plan.hp.n_vocab);
+    if (r->n_top > LOGPROB_MAX_TOP)
+        return err_set(err, "n_top is %u: expected at most %d", r->n_top, LOGPROB_MAX_TOP);
     if (r->forced && !r->max_tokens)
         return err_set(err, "forced tokens without a number: expected max_tokens of them");
     for (u32 i = 0; r->forced && i < r->max_tokens; i++)
@@ -78,7 +82,10 @@ static int fill(struct ps_stream *s, const struct ps_request *r, u32 max_tokens,
     s->ids = mem_array((u64)s->n_prompt + max_tokens, sizeof *s->ids);
     s->made = mem_array(max_tokens, sizeof *s->made);
     s->logits = r->want_logits ? mem_array((u64)max_tokens * n_vocab, sizeof *s->logits) : NULL;
-    if (!s->ids || !s->made || (r->want_logits && !s->logits))
+    s->n_top = r->want_logprobs ? min_u32(r->n_top, n_vocab) : 0;
+    s->logprobs = r->want_logprobs ? mem_array(max_tokens, sizeof *s->logprobs) : NULL;
+    s->top = s->n_top ? mem_array((u64)max_tokens * s->n_top, sizeof *s->top) : NULL;
+    if (!s->ids || !s->made || (r->want_logits && !s->logits) || (r->want_logprobs && !s->logprobs) || (s->n_top && !s->top))
         return err_set(err, "out of memory: a stream of %u + %u tokens", s->n_prompt, max_tokens);
     memcpy(s->ids, r->ids, r->n_ids * sizeof *r->ids);
     if (r->forced)
@@ -139,7 +146,9 @@ static int take(struct ps_stream *s, struct ps_token *t, struct err *err)
         u32 i = s->n_read++;
         *t = (struct ps_token){.id = s->ids[s->n_prompt + i], .batch_rows = s->made[i].batch_rows,
                                .logits = s->logits ? s->logits + (u64)i * e->plan.hp.n_vocab : NULL,
-                               .time = s->made[i].time};
+                               .time = s->made[i].time,
+                               .logprob = s->logprobs ? s->logprobs[i] : 0,
+                               .top = s->top ? s->top + (u64)i * s->n_top : NULL};
         return 1;
     }
     if (s->phase != PHASE_DONE)
