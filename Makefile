@@ -48,7 +48,7 @@ $(B)/%.o: src/%.c Makefile
 # With the sanitizers -O3 takes ten times as long to compile as -O1 and finds no more.
 O3 := $(if $(filter release,$(CONFIG)),-O3)
 FLAGS_kernel := $(O3)
-$(B)/engine/sample.o: FLAGS_engine := $(O3)
+$(B)/engine/sample.o $(B)/engine/logprob.o: FLAGS_engine := $(O3)
 $(B)/kernel/avx2.o: FLAGS_kernel := $(O3) -march=x86-64-v3
 $(B)/kernel/avxvnni.o: FLAGS_kernel := $(O3) -march=x86-64-v3 -mavxvnni
 $(B)/kernel/avx512.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mprefer-vector-width=512
@@ -80,6 +80,12 @@ $(B)/gen/worker_py.h: src/model/worker.py
 	@mkdir -p $(@D)
 	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
 $(B)/model/template.o: $(B)/gen/worker_py.h
+
+# So does the page.
+$(B)/gen/page_html.h: web/index.html
+	@mkdir -p $(@D)
+	{ echo 'static const char page_html[] = {'; od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g'; echo '0};'; } > $@
+$(B)/serve/pages.o: $(B)/gen/page_html.h
 
 # What the program and the tests link: every symbol. What others link shows plainsong.h's symbols only.
 $(B)/internal.a: $(LIB_O)

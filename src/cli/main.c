@@ -18,6 +18,7 @@ struct command {
 static const struct command commands[] = {
     {"run", "continue one prompt and end", cli_run},
     {"chat", "talk, turn by turn", cli_chat},
+    {"serve", "an HTTP server for OpenAI's and Anthropic's clients", cli_serve},
     {"inspect", "what is in a model file", cli_inspect},
     {"tokenize", "text to token ids and back", cli_tokenize},
     {"verify", "check that streams in company have their solo bytes", cli_verify},

@@ -220,6 +220,13 @@ static int take(const struct opt_usage *usage, const struct opt *o, void *into, 
                    : wrong(usage, o, value, "a whole number from 0 to 18446744073709551615");
     case OPT_F32:
         return take_f32(usage, o, value, at);
+    case OPT_MANY: {
+        struct opts_many *many = at;
+        if (!*value || many->n == OPTS_MAX_MANY)
+            return wrong(usage, o, value, *value ? "at most 16 of them" : "a text that is not empty");
+        many->list[many->n++] = value;
+        return OPTS_GO;
+    }
     case OPT_BIAS:
         return take_bias(usage, o, value, at);
     case OPT_FLAG:

@@ -15,6 +15,7 @@ enum opt_kind {
     OPT_U32,    /* u32 in [min, max] */
     OPT_U64,    /* u64 */
     OPT_F32,    /* float in [min, max] */
+    OPT_MANY,   /* struct opts_many: the argument appended */
     OPT_BIAS,   /* struct opts_bias: ID=ADD appended */
     OPT_HELP
 };
@@ -27,6 +28,12 @@ struct opt {
     double min, max;
     const char *wish; /* the argument's word in --help (FILE, N); the choices of OPT_CHOICE */
     const char *help;
+};
+
+enum { OPTS_MAX_MANY = 16 };
+struct opts_many {
+    u32 n;
+    const char *list[OPTS_MAX_MANY];
 };
 
 struct opt_group {

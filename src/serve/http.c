@@ -418,6 +418,16 @@ u64 http_sent(const struct http_exchange *x)
     return sent;
 }
 
+void http_mark(struct http_exchange *x, u32 mark)
+{
+    atomic_store(&x->mark, mark);
+}
+
+u32 http_marked(const struct http_exchange *x)
+{
+    return atomic_load(&x->mark);
+}
+
 /* ---- the server ---- */
 
 static int listen_on(const char *host, u32 port, u32 *bound, struct err *err)

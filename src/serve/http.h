@@ -55,6 +55,10 @@ double http_began(const struct http_exchange *x); /* time_now when the headers w
 int http_status(const struct http_exchange *x);   /* 0: no answer yet */
 u64 http_sent(const struct http_exchange *x);     /* bytes of the answer's body made so far */
 
+/* A word of the handler's own, for `done`: 0 until set. Any thread. */
+void http_mark(struct http_exchange *x, u32 mark);
+u32 http_marked(const struct http_exchange *x);
+
 /* Adds a header to the answer, before it begins. Copied. */
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
 /* The whole answer: takes the text out of body (a HEAD request gets its headers only). Any thread; once. */

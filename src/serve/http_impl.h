@@ -25,6 +25,7 @@ struct http_exchange {
     double began;
     char method[16], peer[64];
     char *path;
+    atomic_uint mark;
     atomic_uint refs;                  /* libmicrohttpd's, and the handler's */
     bool asked, discard;               /* HTTP thread: body complete; body not wanted */
     struct bytes body;                 /* HTTP thread until asked, fixed after */

@@ -216,8 +216,9 @@ static bool read_token(const char **at, char *out, size_t room)
     for (size_t i = 0; i < n; i++) {
         if (out[i] == '~' && out[i + 1] != '0' && out[i + 1] != '1')
             return false;
-        out[w++] = out[i] != '~' ? out[i] : out[i + 1] == '1' ? '/' : '~';
-        i += out[i] == '~';
+        bool escaped = out[i] == '~';
+        out[w++] = !escaped ? out[i] : out[i + 1] == '1' ? '/' : '~';
+        i += escaped;
     }
     out[w] = 0;
     return true;
