@@ -11,6 +11,7 @@ failed=0
 rm -rf $out
 mkdir -p $out
 base="src/base/base.c src/base/dtype.c src/model/gguf.c src/model/gguf_find.c"
+answers="src/serve/bytes.c src/serve/stops.c src/serve/calls.c"
 
 # fuzz NAME MAX_LEN SOURCES_AND_LIBRARIES...
 fuzz() {
@@ -40,5 +41,7 @@ fuzz() {
 {
     fuzz gguf 8192 $base src/model/hparams.c src/model/weights.c
     fuzz token 512 $base src/model/token*.c -lpcre2-8 -lutf8proc
+    fuzz request 2048 $base $answers src/serve/api_error.c src/serve/fields.c src/serve/request*.c -ljansson
+    fuzz stops 512 $base $answers src/serve/answer.c src/model/token*.c -lpcre2-8 -lutf8proc -ljansson
 }
 exit $failed
