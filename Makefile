@@ -110,6 +110,19 @@ $(B)/tests/%: tests/%.c $(B)/serve.a $(B)/internal.a
 	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/serve.a $(B)/internal.a -lcmocka $(SERVE_LIBS) $(LIBS)
 tests: $(TESTS)
 
+# Tests that need no library: for a machine that is only emulated (tests/arm). Their cmocka is tests/arm/cmocka.h, and a file
+# there stands for the tokenizer.
+BARE_O := $(filter-out $(B)/model/prompt.o $(B)/model/template.o $(B)/model/token%.o,$(LIB_O)) $(B)/bare/no_tokenizer.o
+BARE := $(addprefix $(B)/bare/,test_exact test_products test_rows test_attend test_golden list_isas)
+$(B)/bare/no_tokenizer.o: tests/arm/no_tokenizer.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) -MMD -MP -c $< -o $@
+$(B)/bare/%: tests/%.c $(BARE_O)
+	$(CC) $(CFLAGS_ALL) -Itests/arm -Itests $(OPT) $(CFLAGS) $(LDFLAGS) -MMD -MP -o $@ $< $(BARE_O) -lm -pthread
+$(B)/bare/list_isas: tests/arm/list_isas.c $(BARE_O)
+	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) $(LDFLAGS) -MMD -MP -o $@ $< $(BARE_O) -lm -pthread
+bare: $(BARE)
+
 check: all tests
 	@sh test.sh unit
 
@@ -135,5 +148,5 @@ bench-peer: all
 clean:
 	rm -rf build
 
-.PHONY: all tests check install uninstall bench-peer clean
--include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d)
+.PHONY: all tests bare check install uninstall bench-peer clean
+-include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d) $(BARE:=.d)

@@ -3,6 +3,7 @@
 #   release   gcc         every tests/test_*.c, the command line, the layers, the house
 #   asan      gcc, clang  the same programs under AddressSanitizer and UndefinedBehaviorSanitizer, but for
 #                         those that only repeat arithmetic, and a fuzzer's short run
+#   arm       gcc         for 64-bit Arm under qemu: arithmetic, NEON's kernels and the golden hashes (tests/arm)
 #   sh test.sh            all
 #   sh test.sh unit       the layers and tests/test_*.c of the release build; installs nothing (make check)
 # A line for each program, a failure's output behind it; the last line is "N passed, N failed". Status 1 when one failed.
@@ -92,6 +93,14 @@ sanitized_programs() { # SUFFIX of the folder: "" or -clang
     echo "asan$1-plainsong sh tests/sanitized.sh build/asan$1/plainsong build/release/plainsong"
 }
 
+# The longest first.
+arm_programs() {
+    for test in test_golden test_products test_attend test_rows test_exact; do
+        echo "arm-$test qemu-aarch64 -cpu max build/arm/bare/$test"
+    done
+    echo "arm-processors sh tests/arm/run.sh build/arm/bare"
+}
+
 build release CC=gcc all tests && release_programs | programs
 if [ "$what" = all ]; then
     UBSAN_OPTIONS=print_stacktrace=1
@@ -113,6 +122,10 @@ if [ "$what" = all ]; then
         esac
     done
     echo "verify sh tests/verify/quick.sh $binaries" | programs
+    case $(uname -m) in
+    aarch64 | arm64) echo "     not under qemu: this machine is an Arm itself, the release build's tests ran on it" ;;
+    *) build arm CC=aarch64-linux-gnu-gcc B=build/arm LDFLAGS=-static bare && arm_programs | programs ;;
+    esac
     echo "     not under the sanitizers: $too_long (minutes of arithmetic; test_products, test_rows and"
     echo "     test_attend have each operation, verify whole answers), $uncounted (counts calls of malloc, which is the sanitizer's there)"
 fi

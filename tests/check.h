@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -63,7 +64,7 @@ struct guarded {
 /* bytes that end (or, odd times, begin) exactly at an unmapped page. align: of the address at the end case. */
 static inline void *guard(struct guarded *g, size_t bytes, bool at_end)
 {
-    size_t page = 4096, body = (bytes + page - 1) / page * page;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), body = (bytes + page - 1) / page * page;
     g->map_bytes = body + 2 * page;
     g->map = mmap(NULL, g->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(g->map != MAP_FAILED);

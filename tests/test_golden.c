@@ -2,6 +2,7 @@
  * thread count, prompt chunk and both expert modes. */
 #include "check.h"
 
+#include "golden_prompt.h"
 #include "kernel/kernel.h"
 #include "plainsong.h"
 
@@ -12,19 +13,15 @@ static struct ps_model *model;
 /* The hash of 64 x n_vocab logits, greedy after a tale's prompt. */
 static u64 run(const struct ps_engine_options *o)
 {
-    static const char PROMPT[] = "<|im_start|>user\nTell me a tale about a fox and a lantern.<|im_end|>\n"
-                                 "<|im_start|>assistant\n";
     struct ps_error err;
     struct ps_model_info info;
-    uint32_t *ids;
-    size_t n;
     u64 h = 0;
     ps_model_info(model, &info);
     struct ps_engine *e = ps_engine_open(model, o, &err);
     if (!e)
         fail_msg("%s", err.text);
-    assert_int_equal(ps_encode(model, PROMPT, sizeof PROMPT - 1, true, false, &ids, &n, &err), 0);
-    struct ps_request r = {.ids = ids, .n_ids = n, .max_tokens = N_GEN, .want_logits = true, .ignore_end = true};
+    struct ps_request r = {.ids = GOLDEN_IDS, .n_ids = COUNT(GOLDEN_IDS), .max_tokens = N_GEN, .want_logits = true,
+                           .ignore_end = true};
     struct ps_stream *s = ps_stream_open(e, &r, &err);
     if (!s)
         fail_msg("%s", err.text);
@@ -37,7 +34,6 @@ static u64 run(const struct ps_engine_options *o)
     assert_int_equal(made, N_GEN);
     ps_stream_close(s);
     ps_engine_close(e);
-    free(ids);
     return h;
 }
 

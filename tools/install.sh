@@ -1,6 +1,6 @@
 # Installs what is missing; run.sh and test.sh read this file and call
 #   install_needs run     a C compiler, make, five libraries, Python with jinja2 for chat templates
-#   install_needs test    also cmocka, pkg-config, and clang with its sanitizers
+#   install_needs test    also cmocka, pkg-config, clang with its sanitizers, a compiler and an emulator for 64-bit Arm
 # What is there is asked of the machine itself (does this header compile, does this Python import jinja2), not of a list
 # of packages. As root on Debian and its kin apt-get installs the rest; anyone else is shown the one line to run.
 # Lists of names are variables without quotes, so that they become words.
@@ -17,6 +17,13 @@ needs_sanitizers() { # COMPILER
     status=$?
     rm -rf "$probe"
     return $status
+}
+
+# Where the machine is no Arm itself, programs for one are compiled, linked with a static libc, and emulated.
+needs_arm() { # sets $missing
+    command -v aarch64-linux-gnu-gcc >/dev/null || missing="$missing gcc-aarch64-linux-gnu"
+    [ -f "$(aarch64-linux-gnu-gcc -print-file-name=libc.a 2>/dev/null)" ] || missing="$missing libc6-dev-arm64-cross"
+    command -v qemu-aarch64 >/dev/null || missing="$missing qemu-user"
 }
 
 needs_jinja2() {
@@ -47,6 +54,7 @@ find_missing() { # run|test
         command -v clang >/dev/null || missing="$missing clang"
         needs_sanitizers clang || missing="$missing $(clang_runtime)"
         needs_sanitizers gcc || missing="$missing gcc"
+        case $(uname -m) in aarch64 | arm64) ;; *) needs_arm ;; esac
     fi
     # A name that two checks gave stands once.
     missing=$(printf '%s\n' $missing | awk '!seen[$0]++' | tr '\n' ' ')
