@@ -85,10 +85,11 @@ int bench_json(const struct bench_result *r, FILE *out, struct err *err)
                           r->stats.device, "cpu", r->machine->cpu, "commit", r->commit, "seed",
                           (json_int_t)s->seed, "warmup", 1, "peak_gb_s", r->machine->peak_gb_s);
     json_t *more =
-        json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:I, s:o, s:o}", "isa", r->stats.isa,
+        json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:I, s:o, s:o}", "isa", r->stats.isa,
                   "kv", r->stats.kv, "threads", (int)r->stats.n_threads, "ctx", (int)r->stats.n_ctx,
                   "prompt_tokens", (int)s->prompt, "generated_tokens", (int)s->gen, "repeats",
-                  (int)s->runs, "load_s", r->stats.load_s, "weight_bytes",
+                  (int)s->runs, "load_s", r->stats.load_s, "load_gb_s",
+                  r->stats.load_s > 0 ? 1e-9 * (double)r->model.file_bytes / r->stats.load_s : 0, "weight_bytes",
                   (json_int_t)r->stats.weight_bytes, "runs", runs, "mixed", mixed);
     char *text = NULL;
     if (j && more && !json_object_update(j, more))
