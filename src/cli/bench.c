@@ -212,6 +212,7 @@ static int run_widths(struct bench_rig *r, struct bench_machine *m, struct bench
                 return -1;
         }
     }
+    bench_machine_measure(m);
     return 0;
 }
 
@@ -227,6 +228,7 @@ static int run_mixed(struct bench_rig *r, struct bench_machine *m, struct bench_
                 return -1;
         }
     }
+    bench_machine_measure(m);
     return 0;
 }
 

@@ -1,6 +1,7 @@
-/* How fast this machine's memory is read: all threads stream over a buffer that no cache holds.
- * Only the best of many short passes counts, since whatever else runs here can only make it slower.
- */
+/* How fast this machine's memory is read: all threads stream over a buffer that no cache holds, each
+ * at eight places at once and asking ahead, since one stream a core leaves half of what the memory
+ * gives (10-18 GB/s against 26-30 on two cores of a Xeon at 2.80 GHz). Only the best of many short passes
+ * counts, since whatever else runs here can only make it slower. */
 #include "base/pool.h"
 #include "cli/bench.h"
 
@@ -11,7 +12,9 @@
 #endif
 
 enum {
-    PART_BYTES = 1 << 18, /* a task: long against a claim */
+    PART_BYTES = 1 << 20, /* a task: long against a claim */
+    PLACES = 8,           /* read side by side in a part */
+    AHEAD_BYTES = 512,
     SLICE_BYTES =
         32 << 20, /* timed together: a millisecond, which other programs may well leave alone */
     LEAST_BYTES = 256 << 20,
@@ -85,14 +88,15 @@ static void read_part(void *arg, u32 task, u32 thread)
 {
     (void)thread;
     const struct slice *s = arg;
-    const line *at = (const line *)(s->machine->at + (u64)(s->first + task) * PART_BYTES);
-    line a = {0}, b = {0};
-    for (u32 i = 0; i < PART_BYTES / sizeof *at; i += 2) {
-        a ^= at[i];
-        b ^= at[i + 1];
-    }
-    a ^= b;
-    __asm__ volatile("" ::"m"(a)); /* the result is wanted */
+    const u8 *at = s->machine->at + (u64)(s->first + task) * PART_BYTES;
+    line sum[PLACES] = {{0}};
+    for (u32 i = 0; i < PART_BYTES / PLACES; i += sizeof(line))
+        for (u32 k = 0; k < PLACES; k++) {
+            const u8 *here = at + k * (PART_BYTES / PLACES) + i;
+            __builtin_prefetch(here + AHEAD_BYTES);
+            sum[k] ^= *(const line *)here;
+        }
+    __asm__ volatile("" ::"m"(sum)); /* the result is wanted */
 }
 
 void bench_machine_measure(struct bench_machine *m)
