@@ -3,4 +3,4 @@
 #   sh bench/experiments/01-fused.sh [MODEL.gguf]
 set -u
 . "$(dirname "$0")/begin.sh"
-compare aggregate_tok_s,stream_tok_s,submissions_per_step "fused: --streams 1,2,4,8" "serialized: --streams 1,2,4,8 --serialize"
+compare aggregate_tok_s,stream_tok_s,submissions_per_step "fused: --streams 1,2,4,8 --prompt 16 --gen 16" "serialized: --streams 1,2,4,8 --prompt 16 --gen 16 --serialize"

@@ -3,4 +3,4 @@
 #   sh bench/experiments/10-saturation.sh [MODEL.gguf]
 set -u
 . "$(dirname "$0")/begin.sh"
-compare gb_s,share_of_peak,bytes_per_step,macs_per_step,step_ms,path=device "rows: --streams 1,2,4,8,16,32 --gen 32 --prompt 32"
+compare gb_s,share_of_peak,bytes_per_step,macs_per_step,step_ms,path=device "rows: --streams 1,2,4,8,16,32 --gen 12 --prompt 8"

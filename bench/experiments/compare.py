@@ -3,7 +3,7 @@
 
   compare.py PLAINSONG MODEL RUNS COLUMNS "name: bench options" ...
 
-Prints a line for each variant, width and path: the columns' medians, and least and most of the first. COLUMNS: names
+Prints a Markdown table, a line for each variant, width and path: the columns' medians, and least and most of the first. COLUMNS: names
 of the JSON's fields, with commas between; phase_ms.wait for one inside, path=engine,device which paths."""
 import json
 import statistics
@@ -27,19 +27,18 @@ def main():
         for variant in variants:
             name, _, options = variant.partition(":")
             text = subprocess.run([plainsong, "bench", "-m", model, "--json", "--runs", "1", *options.split()],
-                                  check=True, stdout=subprocess.PIPE).stdout
+                                  check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
             head = json.loads(text)
             for run in head["runs"]:
                 if run["path"] in paths:
                     seen.setdefault((name, run["streams"], run["path"]), []).append(run)
     print("%s; %s, %s, %d threads; commit %s; %s runs" % (head["model"], head["cpu"], head["isa"], head["threads"],
                                                          head["commit"], runs))
-    print("%-16s %3s %-7s" % ("", "B", "path") + "".join("%22s" % c[:21] for c in columns) + "     least      most")
+    print("\n| variant | B | path | %s | least | most |\n|%s" % (" | ".join(columns), "---|" * (len(columns) + 5)))
     for (name, streams, path), found in sorted(seen.items(), key=lambda k: (k[0][1], k[0][2])):
         first = [value(run, columns[0]) for run in found]
-        line = "%-16s %3d %-7s" % (name, streams, path)
-        line += "".join("%22.4f" % statistics.median(value(run, c) for run in found) for c in columns)
-        print(line + "%10.3f%10.3f" % (min(first), max(first)))
+        cells = [name, streams, path, *("%.5g" % statistics.median(value(run, c) for run in found) for c in columns)]
+        print("| %s | %.5g | %.5g |" % (" | ".join(map(str, cells)), min(first), max(first)))
 
 
 main()

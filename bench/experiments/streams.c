@@ -13,7 +13,7 @@ enum {
     PROMPT = 64,
     SHORT = 4,
     GEN = 48,
-    WHOLE = 12 * GEN,
+    WHOLE = 5 * GEN,
     LONG = 512,
     MAX_RUNS = 50,
     MAX_NAMES = 16,
@@ -58,7 +58,7 @@ static void print(void)
         double *x = figures[i].x;
         int n = figures[i].n;
         qsort(x, (size_t)n, sizeof *x, order);
-        printf("%-52s %9.2f %9.2f %9.2f  %s\n", figures[i].name, (x[(n - 1) / 2] + x[n / 2]) / 2,
+        printf("| %s | %.2f | %.2f | %.2f | %s |\n", figures[i].name, (x[(n - 1) / 2] + x[n / 2]) / 2,
                x[0], x[n - 1], figures[i].unit);
     }
 }
@@ -124,10 +124,15 @@ static uint64_t end(struct ps_stream *s)
 }
 
 /* A stream decodes alone, is joined by three others of few words, is alone again: its rate in each
- * part, and its bytes. */
+ * part, and its bytes. Later tokens look back further, so the last part is compared with the same
+ * tokens of the stream that was always alone. */
 static void ragged(struct ps_engine *e, uint64_t domain)
 {
-    uint64_t alone = end(start(e, 1, domain, PROMPT, WHOLE, NULL));
+    double always[WHOLE];
+    struct ps_stream *first = start(e, 1, domain, PROMPT, WHOLE, NULL);
+    for (int i = 0; i < WHOLE; i++)
+        always[i] = hear(first, 1);
+    uint64_t alone = end(first);
     struct ps_stream *s = start(e, 1, domain + 1, PROMPT, WHOLE, NULL), *other[3];
     double times[WHOLE], begun = 0, ended = 0;
     times[0] = hear(s, 1);
@@ -136,9 +141,9 @@ static void ragged(struct ps_engine *e, uint64_t domain)
     for (int i = 0; i < 3; i++)
         other[i] = start(e, 10 + (uint64_t)i, domain + 2, SHORT, GEN, NULL);
     for (int i = 0; i < 3; i++) {
-        double first = hear(other[i], 1), last = hear(other[i], GEN - 1);
-        begun = first > begun ? first : begun;
-        ended = ended == 0 || last < ended ? last : ended; /* the first to go */
+        double came = hear(other[i], 1), left = hear(other[i], GEN - 1);
+        begun = came > begun ? came : begun;
+        ended = ended == 0 || left < ended ? left : ended; /* the first to go */
         end(other[i]);
     }
     for (int i = GEN + 1; i < WHOLE; i++)
@@ -156,6 +161,10 @@ static void ragged(struct ps_engine *e, uint64_t domain)
         note("one of four", "tok/s", (to - from) / (times[to] - times[from]));
     if (last < WHOLE - 1)
         note("alone again", "tok/s", (WHOLE - 1 - last) / (times[WHOLE - 1] - times[last]));
+    if (last < WHOLE - 1)
+        note("always alone, the same tokens", "tok/s",
+             (WHOLE - 1 - last) / (always[WHOLE - 1] - always[last]));
+    note("always alone, the first part's tokens", "tok/s", GEN / (always[GEN] - always[0]));
     note("logits as when always alone (1: yes)", "", end(s) == alone);
 }
 
@@ -247,7 +256,7 @@ int main(int argc, char **argv)
         else
             die("no such scene");
     }
-    printf("%-52s %9s %9s %9s\n", "", "median", "least", "most");
+    printf("\n| | median | least | most | |\n|---|---|---|---|---|\n");
     print();
     ps_engine_close(e);
     ps_model_close(m);
