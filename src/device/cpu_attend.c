@@ -85,7 +85,7 @@ static void attend_chunk(const struct cpu *c, u32 r, u32 h, u32 p0, u32 n, float
 {
     const struct hparams *hp = &c->dev.plan->hp;
     u32 kv = h / (hp->n_heads / hp->n_kv), d_head = hp->d_head;
-    const struct row *row = &c->rows[r];
+    const struct row *row = &c->rows[cpu_row(c, c->op, r)];
     const u8 *k = cpu_k(c, row->slot, (u32)c->op->layer, kv) + (u64)(p0 / KV_PANEL) * c->panel_bytes;
     const u8 *v = cpu_v(c, row->slot, (u32)c->op->layer, kv) + (u64)(p0 / KV_PANEL) * c->panel_bytes;
     float scale = 1.0f / sqrtf((float)d_head);
@@ -98,7 +98,7 @@ static void attend_chunk(const struct cpu *c, u32 r, u32 h, u32 p0, u32 n, float
 /* One query head over all chunks of its past; part: room for one chunk's o. */
 static void attend_head(const struct cpu *c, u32 r, u32 h, float *o, float *part)
 {
-    u32 d_head = c->dev.plan->hp.d_head, end = c->rows[r].pos + 1;
+    u32 d_head = c->dev.plan->hp.d_head, end = c->rows[cpu_row(c, c->op, r)].pos + 1;
     float m, l, m2, l2;
     attend_chunk(c, r, h, 0, min_u32(end, KV_CHUNK), o, &m, &l);
     for (u32 p0 = KV_CHUNK; p0 < end; p0 += KV_CHUNK) {
@@ -157,24 +157,26 @@ void cpu_attend_task(void *arg, u32 task, u32 thread)
     struct cpu *c = arg;
     const struct hparams *hp = &c->dev.plan->hp;
     u32 kv = task % hp->n_kv, share = hp->n_heads / hp->n_kv, rows = cpu_attend_rows(hp), d_head = hp->d_head;
-    u32 r0 = task / hp->n_kv * rows, r1 = min_u32(r0 + rows, c->n_rows), end[ATTEND_QUERIES], n = 0;
+    u32 r0 = task / hp->n_kv * rows, r1 = min_u32(r0 + rows, cpu_op_rows(c, c->op)), end[ATTEND_QUERIES], n = 0;
     float *parts = c->att_parts + (u64)thread * ATTEND_QUERIES * d_head;
     struct attend_query a[ATTEND_QUERIES];
-    for (u32 r = r0; r < r1; r++)
+    for (u32 r = r0; r < r1; r++) {
+        const struct row *row = &c->rows[cpu_row(c, c->op, r)];
         for (u32 h = kv * share; h < (kv + 1) * share; h++) {
             float *o = c->bufs[BUF_ATT].y[r] + h * d_head;
             if (c->dev.opts.kv != KV_F16) {
                 attend_head(c, r, h, o, parts);
                 continue;
             }
-            end[n] = c->rows[r].pos + 1;
+            end[n] = row->pos + 1;
             a[n++] = (struct attend_query){.q = c->bufs[BUF_Q].y[r] + h * d_head, .o = o};
             bool last = h + 1 == (kv + 1) * share;
-            if (n == ATTEND_QUERIES || (last && (r + 1 == r1 || c->rows[r + 1].slot != c->rows[r].slot))) {
-                attend_queries(c, c->rows[r].slot, kv, a, end, n, parts);
+            if (n == ATTEND_QUERIES || (last && (r + 1 == r1 || c->rows[cpu_row(c, c->op, r + 1)].slot != row->slot))) {
+                attend_queries(c, row->slot, kv, a, end, n, parts);
                 n = 0;
             }
         }
+    }
     u32 c0 = kv * share * d_head, c1 = c0 + share * d_head;
     if (share * d_head % ACT_BLOCK == 0)
         for (u32 r = r0; r < r1; r++)

@@ -87,18 +87,21 @@ static void cut_op(const struct cpu *c, const struct plan_op *op, struct cpu_cut
         cut_product(c, op, cut);
         break;
     case OP_ATTEND:
-        cut->n_tasks = ceil_div(c->n_rows, cpu_attend_rows(hp)) * hp->n_kv;
+        cut->n_tasks = ceil_div(cpu_op_rows(c, op), cpu_attend_rows(hp)) * hp->n_kv;
         break;
     case OP_EXPERTS_IN:
     case OP_EXPERTS_OUT: {
         const struct cpu_weight *w = cut->w[0];
         cut->chunk = chunk_panels(c, w->n_panels * hp->n_used, w->mat_bytes / w->n_panels,
-                                  c->n_rows * hp->n_used / hp->n_experts);
+                                  cpu_op_rows(c, op) * hp->n_used / hp->n_experts);
         if (cut->chunk > w->n_panels)
             cut->chunk = (w->n_panels + 1) / 2 * 2;
         cut->first[1] = ceil_div(w->n_panels, cut->chunk); /* tasks of one group */
         break;
     }
+    case OP_KEEP:
+        cut->n_tasks = c->n_logits > 0;
+        break;
     default:
         cut->n_tasks = cpu_op_rows(c, op);
         break;
@@ -130,8 +133,7 @@ static void norm_task(void *arg, u32 row, u32 thread)
     (void)thread;
     struct cpu *c = arg;
     const struct hparams *hp = &c->dev.plan->hp;
-    u32 from = c->op->last ? c->logit_rows[row] : row;
-    c->k->rmsnorm(c->bufs[BUF_H].y[row], c->bufs[BUF_X].y[from], c->cut->norm[0]->floats, hp->d_model, hp->eps);
+    c->k->rmsnorm(c->bufs[BUF_H].y[row], c->bufs[BUF_X].y[row], c->cut->norm[0]->floats, hp->d_model, hp->eps);
     cpu_quantise_part(c, BUF_H, row, 0, hp->d_model);
 }
 
@@ -156,6 +158,24 @@ static void mat_task(void *arg, u32 task, u32 thread)
     if (op->add)
         for (u32 r = 0; r < rows; r++)
             c->k->add(c->bufs[BUF_X].y[r] + c0, y[r] + c0, n);
+}
+
+/* One task: row i comes from row i or a later one, so in order nothing is overwritten before it was moved. */
+static void keep_task(void *arg, u32 task, u32 thread)
+{
+    (void)task;
+    (void)thread;
+    struct cpu *c = arg;
+    const struct plan *p = c->dev.plan;
+    for (u32 i = 0; i < c->n_logits; i++) {
+        u32 from = c->logit_rows[i];
+        if (from == i)
+            continue;
+        memcpy(c->bufs[BUF_X].y[i], c->bufs[BUF_X].y[from], p->bufs[BUF_X].width * sizeof(float));
+        memcpy(c->bufs[BUF_Q].y[i], c->bufs[BUF_Q].y[from], p->bufs[BUF_Q].width * sizeof(float));
+        if (c->dev.opts.kv == KV_Q8_0)
+            cpu_quantise_part(c, BUF_Q, i, 0, p->bufs[BUF_Q].width);
+    }
 }
 
 /* Where heads do not end on activation blocks the whole row is quantised after all its heads. */
@@ -247,10 +267,10 @@ static void combine_task(void *arg, u32 row, u32 thread)
 /* ---- grouping ---- */
 
 /* Pairs (row, rank) sorted by expert, stable; a group for each expert that any row chose. */
-static void group_experts(struct cpu *c)
+static void group_experts(struct cpu *c, const struct plan_op *op)
 {
     const struct hparams *hp = &c->dev.plan->hp;
-    u32 n = c->n_rows * hp->n_used;
+    u32 n = cpu_op_rows(c, op) * hp->n_used;
     c->n_groups = 0;
     if (c->dev.opts.experts_per_row) {
         for (u32 i = 0; i < n; i++) {
@@ -277,7 +297,7 @@ static void point_pairs(struct cpu *c, const struct plan_op *op)
 {
     const struct hparams *hp = &c->dev.plan->hp;
     bool in = op->kind == OP_EXPERTS_IN;
-    for (u32 i = 0; i < c->n_rows * hp->n_used; i++) {
+    for (u32 i = 0; i < cpu_op_rows(c, op) * hp->n_used; i++) {
         u32 pair = c->pairs[i];
         c->pair_in[i] = in ? c->bufs[BUF_H].in[pair / hp->n_used] : c->bufs[BUF_EXP_ACT].in[pair];
         c->pair_y[i] = c->bufs[op->out].y[pair];
@@ -292,7 +312,7 @@ void cpu_run_op(struct cpu *c, const struct plan_op *op, const struct cpu_cut *c
 {
     static pool_fn *const TASKS[OP_KINDS] = {
         [OP_EMBED] = embed_task,           [OP_NORM] = norm_task,     [OP_MAT] = mat_task,
-        [OP_ROPE_STORE] = cpu_rope_store_task, [OP_ATTEND] = cpu_attend_task, [OP_SWIGLU] = swiglu_task,
+        [OP_ROPE_STORE] = cpu_rope_store_task, [OP_KEEP] = keep_task, [OP_ATTEND] = cpu_attend_task, [OP_SWIGLU] = swiglu_task,
         [OP_ROUTE] = route_task,           [OP_EXPERTS_IN] = experts_in_task,
         [OP_EXPERTS_OUT] = experts_out_task, [OP_COMBINE] = combine_task,
     };
@@ -300,7 +320,7 @@ void cpu_run_op(struct cpu *c, const struct plan_op *op, const struct cpu_cut *c
     c->op = op;
     c->cut = cut;
     if (op->kind == OP_EXPERTS_IN)
-        group_experts(c);
+        group_experts(c, op);
     if (op->kind == OP_EXPERTS_IN || op->kind == OP_EXPERTS_OUT) {
         point_pairs(c, op);
         tasks = c->n_groups * cut->first[1];
@@ -310,6 +330,6 @@ void cpu_run_op(struct cpu *c, const struct plan_op *op, const struct cpu_cut *c
     pool_run(c->pool, tasks, TASKS[op->kind], c);
     u32 share = c->dev.plan->hp.n_heads / c->dev.plan->hp.n_kv * c->dev.plan->hp.d_head;
     if (op->kind == OP_ATTEND && share % ACT_BLOCK)
-        pool_run(c->pool, c->n_rows, attend_quantise_task, c);
+        pool_run(c->pool, cpu_op_rows(c, op), attend_quantise_task, c);
     c->dev.stats.wait_s += time_now() - t0;
 }

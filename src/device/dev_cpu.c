@@ -189,8 +189,8 @@ static u64 count_bytes(const struct cpu *c, const struct plan_op *op)
         return plan_op_bytes_hit(p, op, c->n_groups);
     case OP_ATTEND: {
         u64 positions = 0;
-        for (u32 r = 0; r < c->n_rows; r++)
-            positions += c->rows[r].pos + 1;
+        for (u32 r = 0; r < cpu_op_rows(c, op); r++)
+            positions += c->rows[cpu_row(c, op, r)].pos + 1;
         return positions * (plan_kv_bytes(p, c->dev.opts.kv) / p->hp.n_layers);
     }
     default:
@@ -228,7 +228,7 @@ static void trace(struct cpu *c, const struct plan_op *op)
             h = hash_buffer(c, h, op->mats[m].out, r);
         if (op->kind == OP_ROPE_STORE)
             h = hash_buffer(c, h, BUF_K, r);
-        c->dev.trace(c->dev.trace_arg, op, op->last ? c->logit_rows[r] : r, h);
+        c->dev.trace(c->dev.trace_arg, op, cpu_row(c, op, r), h);
     }
 }
 

@@ -113,6 +113,12 @@ static inline u32 cpu_op_rows(const struct cpu *c, const struct plan_op *op)
     return op->last ? c->n_logits : c->n_rows;
 }
 
+/* The step's row that stands at row r of an operation. */
+static inline u32 cpu_row(const struct cpu *c, const struct plan_op *op, u32 r)
+{
+    return op->last ? c->logit_rows[r] : r;
+}
+
 /* Keys (panels of 32 positions) and values of one key/value head of a slot's layer, in the arena's type. */
 static inline u8 *cpu_k(const struct cpu *c, u32 slot, u32 layer, u32 head)
 {

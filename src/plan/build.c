@@ -11,6 +11,7 @@ struct builder {
     struct plan *p;
     struct err *err;
     i32 layer;
+    bool last;              /* past the last layer's keys: rows that want logits only */
     bool failed;
     struct plan_op nowhere; /* written after a failed allocation, never read */
 };
@@ -75,22 +76,22 @@ static struct plan_op *op(struct builder *b, enum plan_kind kind, enum plan_buf 
     }
     p->ops = more;
     struct plan_op *o = &p->ops[p->n_ops++];
-    *o = (struct plan_op){.kind = kind, .layer = b->layer, .in = in, .out = out, .norm = PLAN_NONE, .norm2 = PLAN_NONE};
+    *o = (struct plan_op){.kind = kind, .layer = b->layer, .in = in, .out = out, .norm = PLAN_NONE, .norm2 = PLAN_NONE,
+                           .last = b->last};
     return o;
 }
 
-static void norm(struct builder *b, const struct gguf_tensor *w, bool last)
+static void norm(struct builder *b, const struct gguf_tensor *w)
 {
     i32 index = weight(b, w, true);
     struct plan_op *o = op(b, OP_NORM, BUF_X, BUF_H);
     o->norm = index;
-    o->last = last;
 }
 
 static void attention(struct builder *b, const struct layer_weights *l)
 {
     const struct hparams *hp = &b->p->hp;
-    norm(b, l->attn_norm, false);
+    norm(b, l->attn_norm);
     struct plan_mat q = mat(b, l->q, l->q_bias, BUF_Q), k = mat(b, l->k, l->k_bias, BUF_K),
                     v = mat(b, l->v, l->v_bias, BUF_V);
     struct plan_op *o = op(b, OP_MAT, BUF_H, BUF_Q);
@@ -103,6 +104,10 @@ static void attention(struct builder *b, const struct layer_weights *l)
     o->norm = qn;
     o->norm2 = kn;
     o->whole_norm = l->q_norm && l->q_norm->ne[0] != hp->d_head;
+    if (b->layer + 1 == (i32)hp->n_layers) { /* keys and values of all rows are kept; the rest is for logits */
+        b->last = true;
+        op(b, OP_KEEP, BUF_Q, BUF_X);
+    }
     op(b, OP_ATTEND, BUF_Q, BUF_ATT);
     struct plan_mat out = mat(b, l->o, l->o_bias, BUF_O);
     o = op(b, OP_MAT, BUF_ATT, BUF_O);
@@ -220,19 +225,18 @@ int plan_build(struct plan *p, const struct weights *w, struct err *err)
         const struct layer_weights *l = &w->layers[i];
         b.layer = (i32)i;
         attention(&b, l);
-        norm(&b, l->ffn_norm, false);
+        norm(&b, l->ffn_norm);
         if (l->router)
             experts(&b, l);
         else
             gated(&b, l->gate, l->up, l->down, BUF_O, true);
     }
     b.layer = -1;
-    norm(&b, w->output_norm, true);
+    norm(&b, w->output_norm);
     struct plan_mat out = mat(&b, w->output, NULL, BUF_LOGITS);
     o = op(&b, OP_MAT, BUF_H, BUF_LOGITS);
     o->n_mats = 1;
     o->mats[0] = out;
-    o->last = true;
     if (b.failed)
         goto fail;
     buffers(p);

@@ -42,9 +42,10 @@ struct plan_buffer {
 
 enum plan_kind {
     OP_EMBED,       /* x = embedding row of the token */
-    OP_NORM,        /* out = rmsnorm(in) * weight; last: only rows that want logits */
+    OP_NORM,        /* out = rmsnorm(in) * weight */
     OP_MAT,         /* each mat: out = weight . in (+ bias); add: x = x + out afterwards */
     OP_ROPE_STORE,  /* q, k: per-head or whole-row norm, rotation; k, v into the slot at the row's position */
+    OP_KEEP,        /* x and q of the rows that want logits move to the front: all that follows works on them alone */
     OP_ATTEND,      /* att = attention of q over the slot's positions 0..pos */
     OP_SWIGLU,      /* gate = silu(gate) * up */
     OP_ROUTE,       /* chosen experts and their weights */
@@ -79,7 +80,7 @@ struct plan_op {
     bool whole_norm;         /* ROPE_STORE: the norm runs over the whole row (olmoe) */
     bool add;                /* MAT: into the residual stream */
     bool shared;             /* COMBINE: a shared expert takes part */
-    bool last;               /* rows that want logits only */
+    bool last;               /* on the rows that OP_KEEP left: those that want logits */
 };
 
 struct plan {

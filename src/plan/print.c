@@ -3,7 +3,7 @@
 
 static const char *const KINDS[OP_KINDS] = {
     [OP_EMBED] = "embed",     [OP_NORM] = "norm",       [OP_MAT] = "product",
-    [OP_ROPE_STORE] = "rope+store", [OP_ATTEND] = "attend", [OP_SWIGLU] = "swiglu",
+    [OP_ROPE_STORE] = "rope+store", [OP_KEEP] = "keep",         [OP_ATTEND] = "attend", [OP_SWIGLU] = "swiglu",
     [OP_ROUTE] = "route",     [OP_EXPERTS_IN] = "experts in", [OP_EXPERTS_OUT] = "experts out",
     [OP_COMBINE] = "combine",
 };
