@@ -1,5 +1,5 @@
-/* Stop strings, tool calls and the whole pipeline of an answer: whatever the cuts between tokens, the events join to the
- * same bytes, and nothing is lost. */
+/* Stop strings, tool calls and the whole pipeline of an answer: whatever the cuts between tokens, the events join to
+ * the same bytes, and nothing is lost. */
 #include "check.h"
 
 #include "serve/answer.h"
@@ -122,8 +122,8 @@ static int close_tokens(void **state)
     return 0;
 }
 
-/* What was told, as text: R[..] reasoning, C[..] content, B0:f call, A[..] arguments, E0, F:stop. Neighbours of one kind
- * are joined. */
+/* What was told, as text: R[..] reasoning, C[..] content, B0:f call, A[..] arguments, E0, F:stop. Neighbours of one
+ * kind are joined. */
 struct story {
     struct bytes text;
     int open; /* kind, or -1 */
@@ -139,7 +139,8 @@ static void on_event(void *arg, const struct answer_event *e)
         bytes_str(&s->text, "]");
     if (opens[e->kind < 4 ? e->kind : 2] && s->open != (int)e->kind)
         bytes_str(&s->text, opens[e->kind]);
-    s->open = e->kind == ANSWER_REASONING || e->kind == ANSWER_CONTENT || e->kind == ANSWER_ARGUMENTS ? (int)e->kind : -1;
+    s->open =
+        e->kind == ANSWER_REASONING || e->kind == ANSWER_CONTENT || e->kind == ANSWER_ARGUMENTS ? (int)e->kind : -1;
     assert_int_equal(s->finishes, 0);
     if (e->kind == ANSWER_CALL || e->kind == ANSWER_CALL_END) {
         bytes_str(&s->text, e->kind == ANSWER_CALL ? "B" : "E");
@@ -176,10 +177,17 @@ static struct answer *begin(struct story *s, unsigned how, const struct stops *s
 {
     struct answer *a;
     *s = (struct story){.open = -1};
-    assert_int_equal(answer_open(&a, &(struct answer_options){.tokens = tokens, .stops = how & STOP ? stops : NULL,
-                                     .split_reasoning = how & SPLIT, .in_reasoning = how & IN, .parse_calls = how & CALLS,
-                                     .one_call = how & ONE, .tools = how & TYPES ? types : NULL, .request_id = "abc",
-                                     .tell = on_event, .arg = s}), 0);
+    assert_int_equal(answer_open(&a, &(struct answer_options){.tokens = tokens,
+                                                              .stops = how & STOP ? stops : NULL,
+                                                              .split_reasoning = how & SPLIT,
+                                                              .in_reasoning = how & IN,
+                                                              .parse_calls = how & CALLS,
+                                                              .one_call = how & ONE,
+                                                              .tools = how & TYPES ? types : NULL,
+                                                              .request_id = "abc",
+                                                              .tell = on_event,
+                                                              .arg = s}),
+                     0);
     return a;
 }
 
@@ -238,21 +246,28 @@ static const struct answer_case cases[] = {
     /* calls */
     {CALLS, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"}\\\"\"}]}}\n</tool_call>",
      "B0:fA[{\"a\": [1, {\"b\": \"}\\\"\"}]}]E0F:tool_calls"},
-    {CALLS, "Let me see.\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", "
-            "\"arguments\": {\"x\":1}}\n</tool_call>\n",
+    {CALLS,
+     "Let me see.\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", "
+     "\"arguments\": {\"x\":1}}\n</tool_call>\n",
      "C[Let me see.]B0:fA[{}]E0B1:gA[{\"x\":1}]E1F:tool_calls"},
-    {CALLS, "<tool_call>{\"arguments\": {\"x\":\"</tool_call>\"}, \"id\": [1,\"}\"], \"name\": \"f\\u00e9\"}</tool_call> after ",
-     "B0:f\xC3\xA9" "A[{\"x\":\"</tool_call>\"}]E0C[after]F:tool_calls"},
+    {CALLS,
+     "<tool_call>{\"arguments\": {\"x\":\"</tool_call>\"}, \"id\": [1,\"}\"], \"name\": \"f\\u00e9\"}</tool_call> "
+     "after ",
+     "B0:f\xC3\xA9"
+     "A[{\"x\":\"</tool_call>\"}]E0C[after]F:tool_calls"},
     {CALLS, "<tool_call>{\"name\":\"f\"}</tool_call>", "B0:fA[{}]E0F:tool_calls"},
     {CALLS, "<tool_call>{\"name\":\"f\",\"arguments\":null}</tool_call>", "B0:fA[{}]E0F:tool_calls"},
-    {CALLS, "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"}</tool_call>", "B0:fA[{\"x\": 1}]E0F:tool_calls"},
-    {CALLS, "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":\"a\nb\"}}}\n</tool_call>", "B0:fA[{\"x\":\"a\\nb\"}]E0F:tool_calls"},
+    {CALLS, "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"}</tool_call>",
+     "B0:fA[{\"x\": 1}]E0F:tool_calls"},
+    {CALLS, "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":\"a\nb\"}}}\n</tool_call>",
+     "B0:fA[{\"x\":\"a\\nb\"}]E0F:tool_calls"},
     {CALLS, "<tool_call>{\"name\":\"f\",\"arguments\":{}}", "B0:fA[{}]E0F:tool_calls"},
     {CALLS, "<tool_call>{\"name\":\"f\",\"arguments\":{}}\n<tool_call>{\"name\":\"g\"}</tool_call>",
      "B0:fA[{}]E0B1:gA[{}]E1F:tool_calls"},
     {CALLS, "<tool_call>\n<tool_call>{\"name\":\"g\"}</tool_call>", "C[<tool_call>]B0:gA[{}]E0F:tool_calls"},
     {CALLS | LENGTH, "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\": \"ab", "B0:fA[{\"x\": \"ab]E0F:length"},
-    {CALLS | ONE, "<tool_call>{\"name\":\"f\"}</tool_call><tool_call>{\"name\":\"g\"}</tool_call>", "B0:fA[{}]E0F:tool_calls"},
+    {CALLS | ONE, "<tool_call>{\"name\":\"f\"}</tool_call><tool_call>{\"name\":\"g\"}</tool_call>",
+     "B0:fA[{}]E0F:tool_calls"},
     /* what is no call is text */
     {CALLS, "a <tool_call>b</tool_call> c ", "C[a <tool_call>b</tool_call> c ]F:stop"},
     {CALLS, "x <tool_call>\n{\"name\": 1}</tool_call>", "C[x <tool_call>\n{\"name\": 1}</tool_call>]F:stop"},
@@ -261,17 +276,26 @@ static const struct answer_case cases[] = {
      "C[<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>]F:stop"},
     {CALLS, "<tool_call>\n{\"na", "C[<tool_call>\n{\"na]F:stop"},
     {CALLS, "a\n <tool_cal", "C[a\n <tool_cal]F:stop"},
-    {CALLS, "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":1]}}</tool_call>b", "B0:fA[{\"x\":1]}}]E0C[b]F:tool_calls"},
-    {CALLS, "<tool_call>{\"name\":\"f\",\"arguments\":{}, oops}</tool_call>", "B0:fA[{}]E0C[, oops}</tool_call>]F:tool_calls"},
+    {CALLS, "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":1]}}</tool_call>b",
+     "B0:fA[{\"x\":1]}}]E0C[b]F:tool_calls"},
+    {CALLS, "<tool_call>{\"name\":\"f\",\"arguments\":{}, oops}</tool_call>",
+     "B0:fA[{}]E0C[, oops}</tool_call>]F:tool_calls"},
     {CALLS | SPLIT, "<think>\n<tool_call>\n</think>\n<tool_call>{\"name\":\"f\"}</tool_call>",
      "R[<tool_call>]B0:fA[{}]E0F:tool_calls"},
     /* Qwen3-Coder's form */
-    {CALLS | TYPES, "<tool_call>\n<function=f>\n<parameter=s>\nline 1\n\"2\"\n</parameter>\n<parameter=i>\n42\n</parameter>\n"
-                    "<parameter=b>True</parameter>\n<parameter=o>\n{\"a\": [1]}\n</parameter>\n</function>\n</tool_call>",
+    {CALLS | TYPES,
+     "<tool_call>\n<function=f>\n<parameter=s>\nline 1\n\"2\"\n</parameter>\n<parameter=i>\n42\n</parameter>\n"
+     "<parameter=b>True</parameter>\n<parameter=o>\n{\"a\": [1]}\n</parameter>\n</function>\n</tool_call>",
      "B0:fA[{\"s\": \"line 1\\n\\\"2\\\"\", \"i\": 42, \"b\": true, \"o\": {\"a\": [1]}}]E0F:tool_calls"},
-    {CALLS | TYPES, "<tool_call>\n<function=f>\n<parameter=n>\nnull\n</parameter>\n<parameter=a>\n[1]\n</parameter>\n"
-                    "<parameter=i>\nabout 3\n</parameter>\n<parameter=other>\n7\n</parameter>\n</function>\n</tool_call>",
+    {CALLS | TYPES,
+     "<tool_call>\n<function=f>\n<parameter=n>\nnull\n</parameter>\n<parameter=a>\n[1]\n</parameter>\n"
+     "<parameter=i>\nabout 3\n</parameter>\n<parameter=other>\n7\n</parameter>\n</function>\n</tool_call>",
      "B0:fA[{\"n\": null, \"a\": [1], \"i\": \"about 3\", \"other\": \"7\"}]E0F:tool_calls"},
+    {CALLS,
+     "<tool_call>\n<function=f>\n<parameter=s>\n\n\xC3\xA9\n\n<b></param\n</\n\n</parameter>\n<parameter=t>\n</"
+     "parameter>\n</function>\n"
+     "</tool_call>",
+     "B0:fA[{\"s\": \"\\n\xC3\xA9\\n\\n<b></param\\n</\\n\", \"t\": \"\"}]E0F:tool_calls"},
     {CALLS, "<tool_call>\n<function=f>\n</function>\n</tool_call> x", "B0:fA[{}]E0C[x]F:tool_calls"},
     {CALLS, "<tool_call><function=f><parameter=s>a</parameter></tool_call>", "B0:fA[{\"s\": \"a\"}]E0F:tool_calls"},
     {CALLS | LENGTH, "<tool_call>\n<function=f>\n<parameter=s>\nab\n", "B0:fA[{\"s\": \"ab\\n]E0F:length"},
@@ -300,7 +324,8 @@ static void test_answers(void **state)
             answer_close(a);
             bytes_put(&s.text, "", 1);
             if (strcmp(s.text.at, cases[i].want) != 0)
-                fail_msg("case %zu, round %d: %s\nexpected %s\ngot      %s", i, round, cases[i].text, cases[i].want, s.text.at);
+                fail_msg("case %zu, round %d: %s\nexpected %s\ngot      %s", i, round, cases[i].text, cases[i].want,
+                         s.text.at);
             bytes_free(&s.text);
         }
     calls_tools_close(types);
@@ -311,10 +336,35 @@ static void test_answers(void **state)
 static void test_random(void **state)
 {
     (void)state;
-    static const char *const pieces[] = {"<think>", "</think>", "<tool_call>", "</tool_call>", "{\"name\": \"f\", \"arguments\": ",
-                                         "{", "}", "\"", "\n", " ", "<", ">", "x", "\\", ":", ",", "[", "]", "END", "EN",
-                                         "<function=f>", "<parameter=s>", "</parameter>", "</function>", "\xF0\x9F\x98\x80",
-                                         "{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", "null", "#", "</tool"};
+    static const char *const pieces[] = {"<think>",
+                                         "</think>",
+                                         "<tool_call>",
+                                         "</tool_call>",
+                                         "{\"name\": \"f\", \"arguments\": ",
+                                         "{",
+                                         "}",
+                                         "\"",
+                                         "\n",
+                                         " ",
+                                         "<",
+                                         ">",
+                                         "x",
+                                         "\\",
+                                         ":",
+                                         ",",
+                                         "[",
+                                         "]",
+                                         "END",
+                                         "EN",
+                                         "<function=f>",
+                                         "<parameter=s>",
+                                         "</parameter>",
+                                         "</function>",
+                                         "\xF0\x9F\x98\x80",
+                                         "{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
+                                         "null",
+                                         "#",
+                                         "</tool"};
     struct stops *stops;
     struct calls_tools *types;
     const char *texts[] = {"END", "###"};
@@ -376,13 +426,15 @@ static void test_bytes(void **state)
     (void)state;
     struct story s;
     struct answer *a = begin(&s, 0, NULL, NULL);
-    const char *text = "a\xF0\x9F\x98" "b\xC3";
+    const char *text = "a\xF0\x9F\x98"
+                       "b\xC3";
     for (size_t i = 0; text[i]; i++)
         assert_true(answer_push(a, byte_ids[(u8)text[i]]));
     answer_end(a, true);
     answer_close(a);
     bytes_put(&s.text, "", 1);
-    assert_string_equal(s.text.at, "C[a\xEF\xBF\xBD" "b\xEF\xBF\xBD]F:length");
+    assert_string_equal(s.text.at, "C[a\xEF\xBF\xBD"
+                                   "b\xEF\xBF\xBD]F:length");
     bytes_free(&s.text);
 }
 
@@ -392,12 +444,16 @@ static void test_in_reasoning(void **state)
     static const struct {
         const char *text;
         bool in;
-    } prompts[] = {{"<|im_start|>assistant\n<think>\n", true}, {"<|im_start|>assistant\n", false}, {"", false},
-                   {"<|im_start|>assistant\n<think>\n\n</think>\n\n", false}, {"<think>", true}};
+    } prompts[] = {{"<|im_start|>assistant\n<think>\n", true},
+                   {"<|im_start|>assistant\n", false},
+                   {"", false},
+                   {"<|im_start|>assistant\n<think>\n\n</think>\n\n", false},
+                   {"<think>", true}};
     for (size_t i = 0; i < COUNT(prompts); i++) {
         struct token_ids ids = {0};
         struct err err;
-        assert_int_equal(token_encode(tokens, prompts[i].text, strlen(prompts[i].text), TOKEN_PARSE_SPECIAL, &ids, &err), 0);
+        assert_int_equal(
+            token_encode(tokens, prompts[i].text, strlen(prompts[i].text), TOKEN_PARSE_SPECIAL, &ids, &err), 0);
         assert_int_equal(answer_in_reasoning(tokens, ids.ids, ids.n), prompts[i].in);
         token_ids_free(&ids);
     }
@@ -406,8 +462,8 @@ static void test_in_reasoning(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stops),  cmocka_unit_test(test_answers),      cmocka_unit_test(test_random), cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_bytes), cmocka_unit_test(test_in_reasoning),
+        cmocka_unit_test(test_stops), cmocka_unit_test(test_answers), cmocka_unit_test(test_random),
+        cmocka_unit_test(test_ids),   cmocka_unit_test(test_bytes),   cmocka_unit_test(test_in_reasoning),
     };
     return cmocka_run_group_tests(tests, open_tokens, close_tokens);
 }

@@ -20,7 +20,8 @@ static void good(struct request *r, enum endpoint endpoint, const char *body)
 
 static void same_json(const char *got, const char *want)
 {
-    json_t *a = got ? json_loads(got, JSON_DECODE_ANY, NULL) : NULL, *b = want ? json_loads(want, JSON_DECODE_ANY, NULL) : NULL;
+    json_t *a = got ? json_loads(got, JSON_DECODE_ANY, NULL) : NULL,
+           *b = want ? json_loads(want, JSON_DECODE_ANY, NULL) : NULL;
     if (!json_equal(a, b) && (got || want))
         fail_msg("\ngot      %s\nexpected %s", got ? got : "nothing", want ? want : "nothing");
     json_decref(a);
@@ -38,52 +39,77 @@ struct talk_case {
 #define CHAT(more) "{\"messages\":[" USER "]," more "}"
 
 static const struct talk_case talks[] = {
-    {ENDPOINT_CHAT, "{\"messages\":[" USER "],\"user\":\"x\",\"unknown\":[1],\"temperature\":null}", "[" USER "]", NULL, NULL},
+    {ENDPOINT_CHAT, "{\"messages\":[" USER "],\"user\":\"x\",\"unknown\":[1],\"temperature\":null}", "[" USER "]", NULL,
+     NULL},
     {ENDPOINT_CHAT,
-     "{\"messages\":[{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]},"
+     "{\"messages\":[{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
+     "\"text\":\"b\"}]},"
      "{\"role\":\"user\",\"content\":[]},"
-     "{\"role\":\"assistant\",\"content\":null,\"reasoning\":\"r\",\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":"
-     "{\"name\":\"f\",\"arguments\":\"{\\\"x\\\": [1]}\"}},{\"function\":{\"name\":\"g\",\"arguments\":\"\"}},{\"function\":{\"name\":"
+     "{\"role\":\"assistant\",\"content\":null,\"reasoning\":\"r\",\"tool_calls\":[{\"id\":\"c1\",\"type\":"
+     "\"function\",\"function\":"
+     "{\"name\":\"f\",\"arguments\":\"{\\\"x\\\": "
+     "[1]}\"}},{\"function\":{\"name\":\"g\",\"arguments\":\"\"}},{\"function\":{\"name\":"
      "\"h\",\"arguments\":\"{broken\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"42\"}]}",
-     "[{\"role\":\"system\",\"content\":\"a\\nb\"},{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"content\":\"\","
-     "\"reasoning_content\":\"r\",\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
-     "{\"x\":[1]}}},{\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{}}},{\"type\":\"function\",\"function\":{\"name\":"
+     "[{\"role\":\"system\",\"content\":\"a\\nb\"},{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\","
+     "\"content\":\"\","
+     "\"reasoning_content\":\"r\",\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+     "\"arguments\":"
+     "{\"x\":[1]}}},{\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{}}},{\"type\":\"function\","
+     "\"function\":{\"name\":"
      "\"h\",\"arguments\":\"{broken\"}}]},{\"role\":\"tool\",\"content\":\"42\",\"tool_call_id\":\"c1\"}]",
      NULL, NULL},
     {ENDPOINT_CHAT,
-     CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\",\"strict\":true,\"parameters\":{\"type\":"
-          "\"object\"}}},{\"type\":\"function\",\"function\":{\"name\":\"g\"}}],\"reasoning_effort\":\"none\"")
-     , "[" USER "]",
-     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\",\"parameters\":{\"type\":\"object\"},\"strict\":true}},"
+     CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\",\"strict\":true,"
+          "\"parameters\":{\"type\":"
+          "\"object\"}}},{\"type\":\"function\",\"function\":{\"name\":\"g\"}}],\"reasoning_effort\":\"none\""),
+     "[" USER "]",
+     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\",\"parameters\":{\"type\":\"object\"},"
+     "\"strict\":true}},"
      "{\"type\":\"function\",\"function\":{\"name\":\"g\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]",
      "{\"enable_thinking\":false,\"reasoning_effort\":\"none\"}"},
-    {ENDPOINT_CHAT, CHAT("\"chat_template_kwargs\":{\"enable_thinking\":true,\"x\":1},\"reasoning_effort\":\"none\""), "[" USER "]", NULL,
-     "{\"enable_thinking\":true,\"x\":1,\"reasoning_effort\":\"none\"}"},
-    {ENDPOINT_CHAT, CHAT("\"tool_choice\":\"none\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"), "[" USER "]", NULL,
-     NULL},
-    {ENDPOINT_RESPONSES, "{\"input\":\"hi\",\"instructions\":\"be\"}", "[{\"role\":\"system\",\"content\":\"be\"}," USER "]", NULL, NULL},
+    {ENDPOINT_CHAT, CHAT("\"chat_template_kwargs\":{\"enable_thinking\":true,\"x\":1},\"reasoning_effort\":\"none\""),
+     "[" USER "]", NULL, "{\"enable_thinking\":true,\"x\":1,\"reasoning_effort\":\"none\"}"},
+    {ENDPOINT_CHAT, CHAT("\"tool_choice\":\"none\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"),
+     "[" USER "]", NULL, NULL},
+    {ENDPOINT_RESPONSES, "{\"input\":\"hi\",\"instructions\":\"be\"}",
+     "[{\"role\":\"system\",\"content\":\"be\"}," USER "]", NULL, NULL},
     {ENDPOINT_RESPONSES,
-     "{\"instructions\":\"one\",\"input\":[{\"role\":\"developer\",\"content\":\"two\"},{\"type\":\"message\",\"role\":\"user\",\"content\":"
-     "[{\"type\":\"input_text\",\"text\":\"hi\"}]},{\"type\":\"reasoning\",\"id\":\"rs\",\"summary\":[],\"content\":[{\"type\":"
-     "\"reasoning_text\",\"text\":\"hm\"}]},{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":\"ok\","
-     "\"annotations\":[]}]},{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"
-     "\"function_call_output\",\"call_id\":\"c\",\"output\":\"4\"}],\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"strict\":null,"
+     "{\"instructions\":\"one\",\"input\":[{\"role\":\"developer\",\"content\":\"two\"},{\"type\":\"message\",\"role\":"
+     "\"user\",\"content\":"
+     "[{\"type\":\"input_text\",\"text\":\"hi\"}]},{\"type\":\"reasoning\",\"id\":\"rs\",\"summary\":[],\"content\":[{"
+     "\"type\":"
+     "\"reasoning_text\",\"text\":\"hm\"}]},{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":"
+     "\"output_text\",\"text\":\"ok\","
+     "\"annotations\":[]}]},{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"},{"
+     "\"type\":"
+     "\"function_call_output\",\"call_id\":\"c\",\"output\":\"4\"}],\"tools\":[{\"type\":\"function\",\"name\":\"f\","
+     "\"strict\":null,"
      "\"parameters\":{\"type\":\"object\"}}],\"reasoning\":{\"effort\":\"low\"}}",
-     "[{\"role\":\"system\",\"content\":\"one\\n\\ntwo\"}," USER ",{\"role\":\"assistant\",\"content\":\"ok\",\"reasoning_content\":\"hm\","
-     "\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{}}}]},{\"role\":\"tool\",\"content\":\"4\","
+     "[{\"role\":\"system\",\"content\":\"one\\n\\ntwo\"}," USER
+     ",{\"role\":\"assistant\",\"content\":\"ok\",\"reasoning_content\":\"hm\","
+     "\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{}}}]},{\"role\":"
+     "\"tool\",\"content\":\"4\","
      "\"tool_call_id\":\"c\"}]",
      "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}}]",
      "{\"enable_thinking\":true,\"reasoning_effort\":\"low\"}"},
     {ENDPOINT_MESSAGES,
-     "{\"max_tokens\":9,\"system\":[{\"type\":\"text\",\"text\":\"a\",\"cache_control\":{\"type\":\"ephemeral\"}},{\"type\":\"text\",\"text\":"
-     "\"b\"}],\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"hm\",\"signature\":\"s\"},"
-     "{\"type\":\"text\",\"text\":\"ok\"},{\"type\":\"tool_use\",\"id\":\"t1\",\"name\":\"f\",\"input\":{\"x\":1}}]},{\"role\":\"user\",\"content\":"
-     "[{\"type\":\"tool_result\",\"tool_use_id\":\"t1\",\"content\":[{\"type\":\"text\",\"text\":\"4\"}]},{\"type\":\"text\",\"text\":\"and?\"}]}],"
-     "\"tools\":[{\"name\":\"f\",\"input_schema\":{\"type\":\"object\"}}],\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":99}}",
-     "[{\"role\":\"system\",\"content\":\"a\\nb\"}," USER ",{\"role\":\"assistant\",\"content\":\"ok\",\"reasoning_content\":\"hm\",\"tool_calls\":"
-     "[{\"id\":\"t1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"x\":1}}}]},{\"role\":\"tool\",\"content\":\"4\","
+     "{\"max_tokens\":9,\"system\":[{\"type\":\"text\",\"text\":\"a\",\"cache_control\":{\"type\":\"ephemeral\"}},{"
+     "\"type\":\"text\",\"text\":"
+     "\"b\"}],\"messages\":[" USER
+     ",{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"hm\",\"signature\":\"s\"},"
+     "{\"type\":\"text\",\"text\":\"ok\"},{\"type\":\"tool_use\",\"id\":\"t1\",\"name\":\"f\",\"input\":{\"x\":1}}]},{"
+     "\"role\":\"user\",\"content\":"
+     "[{\"type\":\"tool_result\",\"tool_use_id\":\"t1\",\"content\":[{\"type\":\"text\",\"text\":\"4\"}]},{\"type\":"
+     "\"text\",\"text\":\"and?\"}]}],"
+     "\"tools\":[{\"name\":\"f\",\"input_schema\":{\"type\":\"object\"}}],\"thinking\":{\"type\":\"enabled\",\"budget_"
+     "tokens\":99}}",
+     "[{\"role\":\"system\",\"content\":\"a\\nb\"}," USER
+     ",{\"role\":\"assistant\",\"content\":\"ok\",\"reasoning_content\":\"hm\",\"tool_calls\":"
+     "[{\"id\":\"t1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"x\":1}}}]},{\"role\":"
+     "\"tool\",\"content\":\"4\","
      "\"tool_call_id\":\"t1\"},{\"role\":\"user\",\"content\":\"and?\"}]",
-     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}}]", "{\"enable_thinking\":true}"},
+     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}}]",
+     "{\"enable_thinking\":true}"},
     {ENDPOINT_COUNT_TOKENS, "{\"messages\":[" USER "]}", "[" USER "]", NULL, "{\"enable_thinking\":false}"},
     {ENDPOINT_APPLY_TEMPLATE, "{\"messages\":[" USER "]}", "[" USER "]", NULL, NULL},
 };
@@ -109,8 +135,10 @@ static void test_defaults(void **state)
     struct request r;
     good(&r, ENDPOINT_CHAT, "{\"messages\":[" USER "]}");
     assert_true(r.temperature == 1 && r.top_p == 1 && r.min_p == 0 && r.repeat_penalty == 1 && r.presence_penalty == 0);
-    assert_true(r.top_k == 0 && r.repeat_last_n == 0 && !r.has_seed && r.n == 1 && r.max_tokens == 0 && !r.stops && !r.stream);
-    assert_true(r.tool_choice == TOOLS_NONE && r.format == FORMAT_TEXT && !r.logprobs && r.add_generation_prompt && !r.model);
+    assert_true(r.top_k == 0 && r.repeat_last_n == 0 && !r.has_seed && r.n == 1 && r.max_tokens == 0 && !r.stops &&
+                !r.stream);
+    assert_true(r.tool_choice == TOOLS_NONE && r.format == FORMAT_TEXT && !r.logprobs && r.add_generation_prompt &&
+                !r.model);
     request_free(&r);
 }
 
@@ -120,41 +148,58 @@ static void test_parameters(void **state)
     struct request r;
     size_t len;
     good(&r, ENDPOINT_CHAT,
-         CHAT("\"model\":\"m\",\"temperature\":0.5,\"top_p\":0,\"top_k\":20.0,\"min_p\":0.1,\"repeat_penalty\":1.5,\"repeat_last_n\":64,"
-              "\"presence_penalty\":-2,\"frequency_penalty\":2,\"seed\":-7,\"n\":3,\"stop\":[\"a\",\"\",\"bc\"],\"logprobs\":true,"
-              "\"top_logprobs\":20,\"logit_bias\":{\"5\":-100,\"4095\":0.5},\"stream\":true,\"stream_options\":{\"include_usage\":true},"
-              "\"max_tokens\":5,\"max_completion_tokens\":7,\"parallel_tool_calls\":false,\"response_format\":{\"type\":\"json_object\"},"
+         CHAT("\"model\":\"m\",\"temperature\":0.5,\"top_p\":0,\"top_k\":20.0,\"min_p\":0.1,\"repeat_penalty\":1.5,"
+              "\"repeat_last_n\":64,"
+              "\"presence_penalty\":-2,\"frequency_penalty\":2,\"seed\":-7,\"n\":3,\"stop\":[\"a\",\"\",\"bc\"],"
+              "\"logprobs\":true,"
+              "\"top_logprobs\":20,\"logit_bias\":{\"5\":-100,\"4095\":0.5},\"stream\":true,\"stream_options\":{"
+              "\"include_usage\":true},"
+              "\"max_tokens\":5,\"max_completion_tokens\":7,\"parallel_tool_calls\":false,\"response_format\":{"
+              "\"type\":\"json_object\"},"
               "\"ignore_eos\":true"));
     assert_string_equal(r.model, "m");
     assert_true(r.temperature == 0.5f && r.top_p > 0 && r.top_p < 1e-6f && r.top_k == 20 && r.min_p == 0.1f);
-    assert_true(r.repeat_penalty == 1.5f && r.repeat_last_n == 64 && r.presence_penalty == -2 && r.frequency_penalty == 2);
-    assert_true(r.has_seed && r.seed == (u64)-7 && r.n == 3 && r.logprobs && r.top_logprobs == 20 && r.stream && r.include_usage);
-    assert_true(r.n_bias == 2 && r.bias[0].id == 5 && r.bias[0].add == -100 && r.bias[1].id == 4095 && r.bias[1].add == 0.5f);
+    assert_true(r.repeat_penalty == 1.5f && r.repeat_last_n == 64 && r.presence_penalty == -2 &&
+                r.frequency_penalty == 2);
+    assert_true(r.has_seed && r.seed == (u64)-7 && r.n == 3 && r.logprobs && r.top_logprobs == 20 && r.stream &&
+                r.include_usage);
+    assert_true(r.n_bias == 2 && r.bias[0].id == 5 && r.bias[0].add == -100 && r.bias[1].id == 4095 &&
+                r.bias[1].add == 0.5f);
     assert_true(r.max_tokens == 7 && r.one_call && r.format == FORMAT_JSON && r.ignore_end);
     assert_string_equal(stops_text(r.stops, 1, &len), "bc");
     request_free(&r);
-    good(&r, ENDPOINT_CHAT, CHAT("\"repeat_last_n\":0,\"repetition_penalty\":2,\"presence_penalty\":1,\"seed\":-1,\"top_k\":-1,\"max_tokens\":-1"));
+    good(&r, ENDPOINT_CHAT,
+         CHAT("\"repeat_last_n\":0,\"repetition_penalty\":2,\"presence_penalty\":1,\"seed\":-1,\"top_k\":-1,\"max_"
+              "tokens\":-1"));
     assert_true(r.repeat_penalty == 1 && r.presence_penalty == 0 && !r.has_seed && r.top_k == 0 && r.max_tokens == 0);
     request_free(&r);
-    good(&r, ENDPOINT_CHAT, CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":{\"type\":\"function\","
-                                 "\"function\":{\"name\":\"f\"}},\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\","
-                                 "\"schema\":{\"type\":\"object\"}}}"));
+    good(
+        &r, ENDPOINT_CHAT,
+        CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":{\"type\":\"function\","
+             "\"function\":{\"name\":\"f\"}},\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":"
+             "\"x\","
+             "\"schema\":{\"type\":\"object\"}}}"));
     assert_true(r.tool_choice == TOOLS_NAMED && r.format == FORMAT_SCHEMA);
     assert_string_equal(r.tool_name, "f");
     assert_string_equal(r.schema_json, "{\"type\":\"object\"}");
     assert_string_equal(r.schema_param, "response_format");
     request_free(&r);
-    good(&r, ENDPOINT_RESPONSES, "{\"input\":\"hi\",\"max_output_tokens\":3,\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"x\",\"schema\":"
-                                 "{}}},\"include\":[\"message.output_text.logprobs\"],\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],"
-                                 "\"tool_choice\":\"required\",\"metadata\":{\"a\":\"b\"}}");
+    good(&r, ENDPOINT_RESPONSES,
+         "{\"input\":\"hi\",\"max_output_tokens\":3,\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"x\","
+         "\"schema\":"
+         "{}}},\"include\":[\"message.output_text.logprobs\"],\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],"
+         "\"tool_choice\":\"required\",\"metadata\":{\"a\":\"b\"}}");
     assert_true(r.max_tokens == 3 && r.format == FORMAT_SCHEMA && r.logprobs && r.tool_choice == TOOLS_REQUIRED);
     assert_non_null(strstr(r.echo_json, "\"metadata\":{\"a\":\"b\"}"));
     assert_non_null(strstr(r.echo_json, "\"temperature\":1.0"));
     request_free(&r);
-    good(&r, ENDPOINT_MESSAGES, "{\"max_tokens\":3,\"messages\":[" USER "],\"stop_sequences\":[\"x\"],\"tools\":[{\"name\":\"f\",\"input_schema\":{}}],"
-                                "\"tool_choice\":{\"type\":\"tool\",\"name\":\"f\",\"disable_parallel_tool_use\":true},"
-                                "\"output_config\":{\"format\":{\"type\":\"json_schema\",\"schema\":{}}}}");
-    assert_true(r.max_tokens == 3 && r.stops && r.one_call && r.tool_choice == TOOLS_NAMED && r.format == FORMAT_SCHEMA);
+    good(&r, ENDPOINT_MESSAGES,
+         "{\"max_tokens\":3,\"messages\":[" USER
+         "],\"stop_sequences\":[\"x\"],\"tools\":[{\"name\":\"f\",\"input_schema\":{}}],"
+         "\"tool_choice\":{\"type\":\"tool\",\"name\":\"f\",\"disable_parallel_tool_use\":true},"
+         "\"output_config\":{\"format\":{\"type\":\"json_schema\",\"schema\":{}}}}");
+    assert_true(r.max_tokens == 3 && r.stops && r.one_call && r.tool_choice == TOOLS_NAMED &&
+                r.format == FORMAT_SCHEMA);
     request_free(&r);
 }
 
@@ -205,9 +250,12 @@ static const struct {
     {ENDPOINT_CHAT, "{\"messages\":[{\"role\":\"me\",\"content\":\"a\"}]}", "messages[0].role"},
     {ENDPOINT_CHAT, "{\"messages\":[" USER ",{\"role\":\"user\",\"content\":7}]}", "messages[1].content"},
     {ENDPOINT_CHAT, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content"},
-    {ENDPOINT_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}", "messages[0].content[0].type"},
-    {ENDPOINT_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}", "messages[0].content[0].text"},
-    {ENDPOINT_CHAT, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]}", "messages[0].tool_calls[0].function"},
+    {ENDPOINT_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}",
+     "messages[0].content[0].type"},
+    {ENDPOINT_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
+     "messages[0].content[0].text"},
+    {ENDPOINT_CHAT, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]}",
+     "messages[0].tool_calls[0].function"},
     {ENDPOINT_CHAT, CHAT("\"temperature\":\"hot\""), "temperature"},
     {ENDPOINT_CHAT, CHAT("\"temperature\":-1"), "temperature"},
     {ENDPOINT_CHAT, CHAT("\"top_p\":1.1"), "top_p"},
@@ -218,7 +266,10 @@ static const struct {
     {ENDPOINT_CHAT, CHAT("\"max_tokens\":0"), "max_tokens"},
     {ENDPOINT_CHAT, CHAT("\"stop\":[1]"), "stop[0]"},
     {ENDPOINT_CHAT, CHAT("\"stop\":{}"), "stop"},
-    {ENDPOINT_CHAT, CHAT("\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\"]"), "stop"},
+    {ENDPOINT_CHAT,
+     CHAT("\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\","
+          "\"h\"]"),
+     "stop"},
     {ENDPOINT_CHAT, CHAT("\"stream\":1"), "stream"},
     {ENDPOINT_CHAT, CHAT("\"stream_options\":[]"), "stream_options"},
     {ENDPOINT_CHAT, CHAT("\"stream_options\":{\"include_usage\":1}"), "stream_options.include_usage"},
@@ -229,15 +280,20 @@ static const struct {
     {ENDPOINT_CHAT, CHAT("\"logit_bias\":{\"1\":101}"), "logit_bias.1"},
     {ENDPOINT_CHAT, CHAT("\"logit_bias\":{\"1\":101}"), "logit_bias.1"},
     {ENDPOINT_CHAT, CHAT("\"tools\":[{\"type\":\"web\"}]"), "tools[0].type"},
-    {ENDPOINT_CHAT, CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]"), "tools[0].function.name"},
-    {ENDPOINT_CHAT, CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\"}},{\"type\":\"function\",\"function\":{\"name\":\"a\"}}]"), "tools"},
+    {ENDPOINT_CHAT, CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]"),
+     "tools[0].function.name"},
+    {ENDPOINT_CHAT,
+     CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\"}},{\"type\":\"function\",\"function\":{"
+          "\"name\":\"a\"}}]"),
+     "tools"},
     {ENDPOINT_CHAT, CHAT("\"tool_choice\":\"required\""), "tool_choice"},
     {ENDPOINT_CHAT, CHAT("\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"), "tool_choice"},
     {ENDPOINT_CHAT, CHAT("\"tool_choice\":7"), "tool_choice"},
     {ENDPOINT_CHAT, CHAT("\"chat_template_kwargs\":{\"messages\":[]}"), "chat_template_kwargs.messages"},
     {ENDPOINT_CHAT, CHAT("\"response_format\":{\"type\":\"xml\"}"), "response_format.type"},
     {ENDPOINT_CHAT, CHAT("\"response_format\":\"json\""), "response_format"},
-    {ENDPOINT_CHAT, CHAT("\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":1}}"), "response_format.json_schema.schema"},
+    {ENDPOINT_CHAT, CHAT("\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":1}}"),
+     "response_format.json_schema.schema"},
     {ENDPOINT_COMPLETIONS, "{}", "prompt"},
     {ENDPOINT_COMPLETIONS, "{\"prompt\":[]}", "prompt"},
     {ENDPOINT_COMPLETIONS, "{\"prompt\":[1,\"a\"]}", "prompt[1]"},
@@ -250,13 +306,16 @@ static const struct {
     {ENDPOINT_RESPONSES, "{\"input\":\"a\",\"background\":true}", "background"},
     {ENDPOINT_RESPONSES, "{\"input\":[]}", "input"},
     {ENDPOINT_RESPONSES, "{\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]}", "input[0].type"},
-    {ENDPOINT_RESPONSES, "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}", "input[0].content[0].type"},
+    {ENDPOINT_RESPONSES, "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}",
+     "input[0].content[0].type"},
     {ENDPOINT_RESPONSES, "{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0].type"},
     {ENDPOINT_RESPONSES, "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"x\"}}}", "text.format.type"},
     {ENDPOINT_MESSAGES, "{\"messages\":[" USER "]}", "max_tokens"},
-    {ENDPOINT_MESSAGES, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}", "messages[0].content[0].type"},
+    {ENDPOINT_MESSAGES, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}",
+     "messages[0].content[0].type"},
     {ENDPOINT_MESSAGES, "{\"max_tokens\":1,\"messages\":[" USER "],\"system\":3}", "system"},
-    {ENDPOINT_MESSAGES, "{\"max_tokens\":1,\"messages\":[" USER "],\"tools\":[{\"name\":\"f\"}]}", "tools[0].input_schema"},
+    {ENDPOINT_MESSAGES, "{\"max_tokens\":1,\"messages\":[" USER "],\"tools\":[{\"name\":\"f\"}]}",
+     "tools[0].input_schema"},
     {ENDPOINT_MESSAGES, "{\"max_tokens\":1,\"messages\":[" USER "],\"tool_choice\":{\"type\":\"x\"}}", "tool_choice"},
     {ENDPOINT_TOKENIZE, "{\"content\":1}", "content"},
     {ENDPOINT_DETOKENIZE, "{\"tokens\":[\"a\"]}", "tokens[0]"},
@@ -326,12 +385,15 @@ static void test_errors(void **state)
     api_error_bad(&e, "n", "n is \"%s\"", "x\n\x80");
     api_error_openai(&e, &out);
     bytes_put(&out, "", 1);
-    assert_string_equal(out.at, "{\"error\":{\"message\":\"n is \\\"x??\\\"\",\"type\":\"invalid_request_error\",\"param\":\"n\",\"code\":null}}");
+    assert_string_equal(out.at, "{\"error\":{\"message\":\"n is "
+                                "\\\"x??\\\"\",\"type\":\"invalid_request_error\",\"param\":\"n\",\"code\":null}}");
     bytes_clear(&out);
     api_error_set(&e, 429, "rate_limit_error", "queue_full", NULL, "busy");
     api_error_anthropic(&e, "r1", &out);
     bytes_put(&out, "", 1);
-    assert_string_equal(out.at, "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\"busy\"},\"request_id\":\"r1\"}");
+    assert_string_equal(
+        out.at,
+        "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\"busy\"},\"request_id\":\"r1\"}");
     bytes_free(&out);
 }
 
@@ -350,17 +412,19 @@ static void test_bytes(void **state)
     bytes_f64(&out, 0.1);
     bytes_f64(&out, (double)NAN);
     char *text = bytes_take(&out);
-    assert_string_equal(text, "\"a\\\"\\\\\\n\\u0001\\u007f\xC3\xA9\xEF\xBF\xBD\xF0\x9F\x98\x80/\"18446744073709551615-9223372036854775808 "
-                              "0.1 -0.33333334 0.1null");
+    assert_string_equal(
+        text,
+        "\"a\\\"\\\\\\n\\u0001\\u007f\xC3\xA9\xEF\xBF\xBD\xF0\x9F\x98\x80/\"18446744073709551615-9223372036854775808 "
+        "0.1 -0.33333334 0.1null");
     free(text);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_talks),    cmocka_unit_test(test_defaults), cmocka_unit_test(test_parameters), cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_depth),    cmocka_unit_test(test_damage),     cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_talks),   cmocka_unit_test(test_defaults), cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_prompts), cmocka_unit_test(test_refusals), cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_damage),  cmocka_unit_test(test_errors),   cmocka_unit_test(test_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,8 +49,14 @@ struct setting {
     bool length;
 };
 
-static const struct shape_usage used = {.n_prompt = 10, .n_cached = 4, .n_generated = 6, .n_reasoning = 2, .queue_ms = 0.25,
-                                        .prompt_ms = 12, .decode_ms = 24, .batch_width = 1.5};
+static const struct shape_usage used = {.n_prompt = 10,
+                                        .n_cached = 4,
+                                        .n_generated = 6,
+                                        .n_reasoning = 2,
+                                        .queue_ms = 0.25,
+                                        .prompt_ms = 12,
+                                        .decode_ms = 24,
+                                        .batch_width = 1.5};
 
 static void answer(struct path *p, const struct setting *s, const char *text)
 {
@@ -58,8 +64,14 @@ static void answer(struct path *p, const struct setting *s, const char *text)
     struct token_ids ids = {0};
     struct err err;
     bool whole = s->api != SHAPE_COMPLETIONS;
-    assert_int_equal(answer_open(&a, &(struct answer_options){.tokens = tokens, .split_reasoning = whole, .parse_calls = whole,
-                                     .request_id = "q1", .choice = p->choice, .tell = on_event, .arg = p}), 0);
+    assert_int_equal(answer_open(&a, &(struct answer_options){.tokens = tokens,
+                                                              .split_reasoning = whole,
+                                                              .parse_calls = whole,
+                                                              .request_id = "q1",
+                                                              .choice = p->choice,
+                                                              .tell = on_event,
+                                                              .arg = p}),
+                     0);
     size_t len = strlen(text), i = 0;
     while (i < len) { /* random pieces, so random tokens */
         size_t take = 1 + check_below(9);
@@ -83,9 +95,20 @@ static void answer(struct path *p, const struct setting *s, const char *text)
 static char *speak(const struct setting *s, const char *text)
 {
     struct path p = {0};
-    assert_int_equal(shape_open(&p.shape, &(struct shape_head){.api = s->api, .stream = s->stream, .include_usage = s->usage,
-                                     .logprobs = s->logprobs, .id = "q1", .model = "a \"model\"", .fingerprint = "fp", .created = 1700000000,
-                                     .seed = 42, .n_choices = s->n, .n_prompt = 10, .echo_json = "\"tools\":[]", .tokens = tokens}), 0);
+    assert_int_equal(shape_open(&p.shape, &(struct shape_head){.api = s->api,
+                                                               .stream = s->stream,
+                                                               .include_usage = s->usage,
+                                                               .logprobs = s->logprobs,
+                                                               .id = "q1",
+                                                               .model = "a \"model\"",
+                                                               .fingerprint = "fp",
+                                                               .created = 1700000000,
+                                                               .seed = 42,
+                                                               .n_choices = s->n,
+                                                               .n_prompt = 10,
+                                                               .echo_json = "\"tools\":[]",
+                                                               .tokens = tokens}),
+                     0);
     shape_begin(p.shape, &p.out);
     for (p.choice = 0; p.choice < s->n; p.choice++)
         answer(&p, s, text);
@@ -158,7 +181,8 @@ static const char *const texts[] = {
     "",
     "Hello \"there\" \xF0\x9F\x98\x80\n",
     "<think>\nhm\n</think>\n\nWell.",
-    "See.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"\\\"y\\n\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\"}\n</tool_call>",
+    "See.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"\\\"y\\n\"}}\n</tool_call>\n<tool_call>\n{\"name\": "
+    "\"g\"}\n</tool_call>",
     "<think>hm</think><tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1]}}\n</tool_call> and so on",
     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": ",
 };
@@ -169,8 +193,8 @@ static json_t *joined_chat(const char *stream, const struct setting *s)
     char name[64];
     bool done, used_up = false;
     for (u32 i = 0; i < s->n; i++)
-        json_array_append_new(choices, json_pack("{s:i, s:{s:n, s:n}, s:n, s:n}", "index", i, "message", "content", "refusal", "logprobs",
-                                                 "finish_reason"));
+        json_array_append_new(choices, json_pack("{s:i, s:{s:n, s:n}, s:n, s:n}", "index", i, "message", "content",
+                                                 "refusal", "logprobs", "finish_reason"));
     while ((chunk = next(&stream, name, &done)) || !done) {
         json_t *list = at(chunk, "choices"), *choice = json_array_get(list, 0), *delta = at(choice, "delta");
         assert_string_equal(name, "");
@@ -179,14 +203,16 @@ static json_t *joined_chat(const char *stream, const struct setting *s)
         assert_false(used_up);
         if (json_array_size(list) == 0) {
             assert_true(s->usage);
-            assert_int_equal(json_integer_value(at(at(at(chunk, "usage"), "prompt_tokens_details"), "cached_tokens")), 4);
+            assert_int_equal(json_integer_value(at(at(at(chunk, "usage"), "prompt_tokens_details"), "cached_tokens")),
+                             4);
             assert_true(json_is_object(at(chunk, "timings")));
             used_up = true;
             json_decref(chunk);
             continue;
         }
         assert_true(s->usage ? json_is_null(at(chunk, "usage")) : !at(chunk, "usage"));
-        json_t *mine = json_array_get(choices, (size_t)json_integer_value(at(choice, "index"))), *message = at(mine, "message");
+        json_t *mine = json_array_get(choices, (size_t)json_integer_value(at(choice, "index"))),
+               *message = at(mine, "message");
         assert_true(json_is_null(at(mine, "finish_reason"))); /* the one that has it is the last */
         if (!at(message, "role"))
             is_string(at(delta, "role"), "assistant");
@@ -374,7 +400,8 @@ static void test_responses(void **state)
             same(response, object);
             is_string(at(object, "status"), s.length ? "incomplete" : "completed");
             is_string(at(object, "id"), "resp_q1");
-            assert_int_equal(json_integer_value(at(at(at(object, "usage"), "input_tokens_details"), "cached_tokens")), 4);
+            assert_int_equal(json_integer_value(at(at(at(object, "usage"), "input_tokens_details"), "cached_tokens")),
+                             4);
             assert_true(json_is_array(at(object, "tools")));
             json_decref(response);
             json_decref(object);
@@ -400,7 +427,8 @@ static void test_messages(void **state)
         while ((event = next(&from, name, &done))) {
             is_string(at(event, "type"), name);
             assert_false(stopped);
-            json_t *content = at(message, "content"), *delta = at(event, "delta"), *block = json_array_get(content, (size_t)open);
+            json_t *content = at(message, "content"), *delta = at(event, "delta"),
+                   *block = json_array_get(content, (size_t)open);
             if (at(event, "index") && strcmp(name, "content_block_start") != 0)
                 assert_int_equal(json_integer_value(at(event, "index")), open);
             if (!message) {
@@ -452,14 +480,24 @@ static void test_messages(void **state)
 static void test_failures(void **state)
 {
     (void)state;
-    static const char *const ends[] = {"data: {\"error\":{\"message\":\"broken\",\"type\":\"server_error\",\"param\":null,\"code\":null}}\n\ndata: [DONE]\n\n",
-                                       "data: {\"error\":{\"message\":\"broken\",\"type\":\"server_error\",\"param\":null,\"code\":null}}\n\ndata: [DONE]\n\n",
-                                       NULL, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"broken\"},\"request_id\":\"q1\"}\n\n"};
+    static const char *const ends[] = {
+        "data: {\"error\":{\"message\":\"broken\",\"type\":\"server_error\",\"param\":null,\"code\":null}}\n\ndata: "
+        "[DONE]\n\n",
+        "data: {\"error\":{\"message\":\"broken\",\"type\":\"server_error\",\"param\":null,\"code\":null}}\n\ndata: "
+        "[DONE]\n\n",
+        NULL,
+        "event: error\ndata: "
+        "{\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"broken\"},\"request_id\":\"q1\"}\n\n"};
     for (int api = SHAPE_CHAT; api <= SHAPE_MESSAGES; api++) {
         struct path p = {0};
         struct api_error e;
-        assert_int_equal(shape_open(&p.shape, &(struct shape_head){.api = (enum shape_api)api, .stream = true, .id = "q1", .model = "m",
-                                         .fingerprint = "f", .n_choices = 1}), 0);
+        assert_int_equal(shape_open(&p.shape, &(struct shape_head){.api = (enum shape_api)api,
+                                                                   .stream = true,
+                                                                   .id = "q1",
+                                                                   .model = "m",
+                                                                   .fingerprint = "f",
+                                                                   .n_choices = 1}),
+                         0);
         shape_begin(p.shape, &p.out);
         shape_event(p.shape, 0, &(struct answer_event){.kind = ANSWER_CONTENT, .text = "hi", .len = 2}, &p.out);
         size_t before = p.out.len;

@@ -1,5 +1,5 @@
-/* See answer.h. Each stage hands runs of bytes to the next and keeps only what a tag, a stop string or white space at an
- * edge may still need. What one token makes is told in one event for each kind. */
+/* See answer.h. Each stage hands runs of bytes to the next and keeps only what a tag, a stop string or white space at
+ * an edge may still need. What one token makes is told in one event for each kind. */
 #include "serve/answer.h"
 
 #include <assert.h>
@@ -12,7 +12,7 @@ static const char think_open[] = "<think>", think_close[] = "</think>", tool_ope
 static const char *const tags[] = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
 
 enum region {
-    LEAD,      /* nothing but white space and the beginning of <think> so far */
+    LEAD, /* nothing but white space and the beginning of <think> so far */
     REASONING,
     CONTENT,
     CALL,
@@ -20,8 +20,8 @@ enum region {
 
 /* Text without the white space at its edges. */
 struct trim {
-    bool lead;          /* nothing has come yet: white space is dropped */
-    bool hold;          /* white space at the end waits for what follows */
+    bool lead; /* nothing has come yet: white space is dropped */
+    bool hold; /* white space at the end waits for what follows */
     struct bytes space;
 };
 
@@ -30,11 +30,11 @@ struct answer {
     struct token_stream stream;
     struct stops_at stops_at;
     enum region region;
-    u32 matched;          /* bytes of the region's tag, not told yet */
-    struct bytes lead;    /* LEAD: what was read */
+    u32 matched;       /* bytes of the region's tag, not told yet */
+    struct bytes lead; /* LEAD: what was read */
     struct trim trim;
     struct calls calls;
-    u32 n_calls;          /* begun */
+    u32 n_calls; /* begun */
     u32 n_reasoning;
     i32 tag_ids[COUNT(tags)];
     const char *stop;
@@ -54,8 +54,11 @@ static void flush(struct answer *a)
     if (!a->has_pending)
         return;
     a->has_pending = false;
-    a->o.tell(a->o.arg, &(struct answer_event){.kind = a->pending_kind, .text = a->pending.at, .len = a->pending.len,
-                                               .call = a->n_calls - 1, .id = a->id});
+    a->o.tell(a->o.arg, &(struct answer_event){.kind = a->pending_kind,
+                                               .text = a->pending.at,
+                                               .len = a->pending.len,
+                                               .call = a->n_calls - 1,
+                                               .id = a->id});
     bytes_clear(&a->pending);
 }
 
@@ -136,8 +139,11 @@ static void on_call(void *arg, enum calls_part part, const char *text, size_t le
         call_id(a);
         a->n_calls++;
     }
-    a->o.tell(a->o.arg, &(struct answer_event){.kind = part == CALLS_BEGIN ? ANSWER_CALL : ANSWER_CALL_END, .text = text,
-                                               .len = len, .call = a->n_calls - 1, .id = a->id});
+    a->o.tell(a->o.arg, &(struct answer_event){.kind = part == CALLS_BEGIN ? ANSWER_CALL : ANSWER_CALL_END,
+                                               .text = text,
+                                               .len = len,
+                                               .call = a->n_calls - 1,
+                                               .id = a->id});
 }
 
 /* The call is over. What it left is text; the end of that may be the beginning of the next call's tag. */
@@ -163,8 +169,9 @@ static void call_over(struct answer *a)
 
 /* ---- regions ---- */
 
-/* Bytes of text[0..len) up to the end of the tag, or all; those that are not the tag's go to kind, the tag's beginning is
- * held back. *found: the tag is complete. In all tags < stands at the front only, so a mismatch starts over. */
+/* Bytes of text[0..len) up to the end of the tag, or all; those that are not the tag's go to kind, the tag's
+ * beginning is held back. *found: the tag is complete. In all tags < stands at the front only, so a mismatch starts
+ * over. */
 static size_t until(struct answer *a, const char *tag, enum answer_kind kind, const char *text, size_t len, bool *found)
 {
     size_t i = 0;
@@ -364,8 +371,12 @@ void answer_end(struct answer *a, bool length)
         length = false; /* it was complete before the limit came */
     release(a);
     a->finished = true;
-    a->o.tell(a->o.arg, &(struct answer_event){.kind = ANSWER_FINISH, .text = "", .stop = a->stop,
-                                               .finish = length ? FINISH_LENGTH : a->n_calls ? FINISH_TOOL_CALLS : FINISH_STOP});
+    a->o.tell(a->o.arg, &(struct answer_event){.kind = ANSWER_FINISH,
+                                               .text = "",
+                                               .stop = a->stop,
+                                               .finish = length       ? FINISH_LENGTH
+                                                         : a->n_calls ? FINISH_TOOL_CALLS
+                                                                      : FINISH_STOP});
 }
 
 u32 answer_reasoning_tokens(const struct answer *a)
@@ -424,7 +435,8 @@ bool answer_in_reasoning(const struct token_model *t, const u32 *ids, size_t n)
     }
     while (tail.len && is_space(tail.at[tail.len - 1]))
         tail.len--;
-    bool in = tail.len >= sizeof think_open - 1 && !memcmp(tail.at + tail.len - (sizeof think_open - 1), think_open, sizeof think_open - 1);
+    bool in = tail.len >= sizeof think_open - 1 &&
+              !memcmp(tail.at + tail.len - (sizeof think_open - 1), think_open, sizeof think_open - 1);
     bytes_free(&tail);
     return in;
 }

@@ -2,10 +2,10 @@
  *
  *   ids -> whole characters (token_stream) -> stop strings -> <think> split -> tool calls -> events
  *
- * Whatever the cuts between tokens, the events of one kind that follow each other join to the same bytes. Stop strings
- * are looked for in all that the model writes, its reasoning and calls too, as llama-server does. The reasoning and what
- * stands between it, the calls and the text lose white space at their edges; all else comes out as it was written, and a
- * call that is none comes out as text. One thread at a time. */
+ * Whatever the cuts between tokens, the events of one kind that follow each other join to the same bytes. Stop
+ * strings are looked for in all that the model writes, its reasoning and calls too, as llama-server does. The
+ * reasoning and what stands between it, the calls and the text lose white space at their edges; all else comes out as
+ * it was written, and a call that is none comes out as text. One thread at a time. */
 #ifndef PS_ANSWER_H
 #define PS_ANSWER_H
 
@@ -34,14 +34,14 @@ struct answer_event {
     const char *stop; /* the stop string that was found (NUL-terminated), or NULL */
 };
 
-struct answer_options {             /* all borrowed until answer_close */
+struct answer_options {               /* all borrowed until answer_close */
     const struct token_model *tokens; /* NULL: answer_text only */
     const struct stops *stops;        /* NULL: none */
     bool split_reasoning;             /* take <think>..</think> out of the text */
     bool in_reasoning;                /* the prompt ends inside <think>: see answer_in_reasoning */
     bool parse_calls;
-    bool one_call;                    /* the answer is complete when its first call is */
-    const struct calls_tools *tools;  /* may be NULL */
+    bool one_call;                   /* the answer is complete when its first call is */
+    const struct calls_tools *tools; /* may be NULL */
     const char *request_id;
     u32 choice;
     void (*tell)(void *arg, const struct answer_event *e);

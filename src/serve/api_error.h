@@ -25,8 +25,8 @@ int api_error_memory(struct api_error *e);
 
 /* {"error":{"message":..,"type":..,"param":..,"code":..}} */
 void api_error_openai(const struct api_error *e, struct bytes *out);
-/* {"type":"error","error":{"type":..,"message":..},"request_id":..}; the type follows from the status, as their client's
- * classes do. request_id may be NULL. */
+/* {"type":"error","error":{"type":..,"message":..},"request_id":..}; the type follows from the status, as their
+ * client's classes do. request_id may be NULL. */
 void api_error_anthropic(const struct api_error *e, const char *request_id, struct bytes *out);
 
 #endif

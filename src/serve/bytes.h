@@ -23,8 +23,8 @@ void bytes_i64(struct bytes *b, i64 n);
 /* A JSON number that reads back as the same float or double; what is no number becomes null. */
 void bytes_f32(struct bytes *b, float x);
 void bytes_f64(struct bytes *b, double x);
-/* Escaped as inside a JSON string (RFC 8259, 7), without the quotes. text is well-formed UTF-8; what is not comes out as
- * U+FFFD for each byte, so that the JSON always is. */
+/* Escaped as inside a JSON string (RFC 8259, 7), without the quotes. text is well-formed UTF-8; what is not comes out
+ * as U+FFFD for each byte, so that the JSON always is. */
 void bytes_escaped(struct bytes *b, const char *text, size_t len);
 void bytes_json(struct bytes *b, const char *text, size_t len); /* with the quotes */
 

@@ -8,12 +8,13 @@
 
 enum { NAME_MAX_BYTES = 128, DEPTH_MAX = 64 /* bits of `kinds` */ };
 
-static const char tool_open[] = "<tool_call>", tool_close[] = "</tool_call>", function_open[] = "<function=",
-                  function_close[] = "</function>", parameter_open[] = "<parameter=", parameter_close[] = "</parameter>";
+static const char tool_open[] = "<tool_call>", tool_close[] = "</tool_call>",
+                  function_open[] = "<function=", function_close[] = "</function>",
+                  parameter_open[] = "<parameter=", parameter_close[] = "</parameter>";
 
 enum state {
-    OPEN,      /* behind <tool_call> */
-    KEY,       /* expects a key or } */
+    OPEN, /* behind <tool_call> */
+    KEY,  /* expects a key or } */
     KEY_TEXT,
     COLON,
     VALUE,
@@ -21,17 +22,18 @@ enum state {
     ARGS,      /* in the arguments' object */
     ARGS_TEXT, /* in arguments that are a string of JSON */
     ARGS_NULL,
-    SKIP,      /* in a value that is neither */
-    COMMA,     /* behind a value */
-    RAW,       /* arguments that are no JSON: up to the closing tag */
-    AFTER,     /* behind the object or </function> */
-    CLOSE,     /* in </tool_call> */
-    X_OPEN,    /* in <function= */
+    SKIP,   /* in a value that is neither */
+    COMMA,  /* behind a value */
+    RAW,    /* arguments that are no JSON: up to the closing tag */
+    AFTER,  /* behind the object or </function> */
+    CLOSE,  /* in </tool_call> */
+    X_OPEN, /* in <function= */
     X_NAME,
-    X_BODY,    /* between parameters */
+    X_BODY, /* between parameters */
     X_TAG,
     X_KEY,
-    X_VALUE,
+    X_VALUE, /* in a value whose type must be found out: to its end */
+    X_TEXT,  /* in a string's value: told as it grows */
     OVER,
 };
 
@@ -55,7 +57,8 @@ int calls_tools_open(struct calls_tools **out, const char *tools_json)
         calls_tools_close(t);
         return -1;
     }
-    json_array_foreach (t->tools, i, tool) {
+    json_array_foreach(t->tools, i, tool)
+    {
         json_t *function = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(function, "name"));
         json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
@@ -90,15 +93,14 @@ static unsigned types_of(const json_t *schema, bool nested)
     unsigned types = type_named(json_object_get(schema, "type"));
     size_t i;
     json_t *at;
-    json_array_foreach (json_object_get(schema, "type"), i, at)
-        types |= type_named(at);
+    json_array_foreach(json_object_get(schema, "type"), i, at) types |= type_named(at);
     for (size_t u = 0; u < COUNT(unions) && !nested; u++)
-        json_array_foreach (json_object_get(schema, unions[u]), i, at)
-            types |= types_of(at, true);
+        json_array_foreach(json_object_get(schema, unions[u]), i, at) types |= types_of(at, true);
     if (types)
         return types;
-    json_array_foreach (json_object_get(schema, "enum"), i, at)
-        types |= json_is_string(at) ? SOME_STRING : json_is_null(at) ? SOME_NULL : SOME_OTHER;
+    json_array_foreach(json_object_get(schema, "enum"), i, at) types |= json_is_string(at) ? SOME_STRING
+                                                                        : json_is_null(at) ? SOME_NULL
+                                                                                           : SOME_OTHER;
     return types;
 }
 
@@ -306,7 +308,7 @@ static bool skip_byte(struct calls *c, char b)
     return c->depth < 255 || give_up(c);
 }
 
-/* A run of the arguments' object out of text[0..len): told, or kept until the name is known. Returns the bytes taken. */
+/* A run of the arguments' object out of text[0..len): told, or kept until the name is known. Returns bytes taken. */
 static size_t args_run(struct calls *c, const char *text, size_t len)
 {
     size_t from = 0, i = 0;
@@ -382,11 +384,17 @@ static bool raw_byte(struct calls *c, char b)
 
 /* ---- Qwen3-Coder's form ---- */
 
-static void value_put(struct calls *c, struct bytes *out, const char *text, size_t len)
+/* Of the parameter whose key is word. What the schema does not know is a string. */
+static unsigned types_here(const struct calls *c)
 {
     const json_t *properties = c->tools ? json_object_getn(c->tools->by_name, c->name.at, c->name.len) : NULL;
-    const json_t *schema = properties ? json_object_getn(properties, c->word.at, c->word.len) : NULL;
-    unsigned types = schema ? types_of(schema, false) : SOME_STRING;
+    const json_t *schema = properties ? json_object_getn(properties, c->word.at ? c->word.at : "", c->word.len) : NULL;
+    return schema ? types_of(schema, false) : SOME_STRING;
+}
+
+static void value_put(struct calls *c, struct bytes *out, const char *text, size_t len)
+{
+    unsigned types = types_here(c);
     const char *at = text;
     size_t n = len;
     while (n && is_space(at[0]))
@@ -402,7 +410,8 @@ static void value_put(struct calls *c, struct bytes *out, const char *text, size
             bytes_str(out, n == 4 ? "true" : "false");
             return;
         }
-        json_t *value = n && calls_depth(at, n) <= DEPTH_MAX ? json_loadb(at, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
+        json_t *value =
+            n && calls_depth(at, n) <= DEPTH_MAX ? json_loadb(at, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
         bool is_json = value && !json_is_string(value);
         json_decref(value);
         if (is_json) {
@@ -411,6 +420,14 @@ static void value_put(struct calls *c, struct bytes *out, const char *text, size
         }
     }
     bytes_json(out, text, len);
+}
+
+static void key_put(struct calls *c, struct bytes *out)
+{
+    bytes_str(out, c->first ? "" : ", ");
+    bytes_json(out, c->word.at ? c->word.at : "", c->word.len);
+    bytes_str(out, ": ");
+    c->first = false;
 }
 
 /* `"key": value` of the parameter whose key is word and whose text is early; open: the answer ended inside it. */
@@ -423,16 +440,13 @@ static void parameter(struct calls *c, bool open)
         text++, len--;
     if (len && text[len - 1] == '\n' && !open)
         len--;
-    bytes_str(&out, c->first ? "" : ", ");
-    bytes_json(&out, c->word.at ? c->word.at : "", c->word.len);
-    bytes_str(&out, ": ");
+    key_put(c, &out);
     if (open) {
         bytes_str(&out, "\"");
         bytes_escaped(&out, text, len);
     } else {
         value_put(c, &out, text, len);
     }
-    c->first = false;
     c->early.failed |= out.failed;
     arguments(c, out.at, out.len);
     bytes_free(&out);
@@ -497,6 +511,68 @@ static bool x_value_byte(struct calls *c, char b)
     return true;
 }
 
+/* > behind a key. */
+static void value_begin(struct calls *c)
+{
+    struct bytes out = {0};
+    c->state = types_here(c) == SOME_STRING ? X_TEXT : X_VALUE;
+    bytes_clear(&c->early);
+    if (c->state == X_VALUE)
+        return;
+    key_put(c, &out);
+    bytes_str(&out, "\"");
+    c->early.failed |= out.failed;
+    arguments(c, out.at, out.len);
+    bytes_free(&out);
+    bytes_clear(&c->held);
+    c->matched = 0; /* nothing of the value has come */
+}
+
+static void text_put(struct calls *c, const char *text, size_t len)
+{
+    struct bytes out = {0};
+    bytes_escaped(&out, text, len);
+    c->early.failed |= out.failed;
+    arguments(c, out.at, out.len);
+    bytes_free(&out);
+}
+
+/* A run of a string's value. Held in early: what may become the line end and tag that close it; a line end and < stand
+ * at the front of those only, so all else before a mismatch is text. Returns the bytes taken. */
+static size_t x_text_run(struct calls *c, const char *text, size_t len)
+{
+    static const char ending[] = "\n</parameter>";
+    size_t i = 0;
+    if (!c->matched) { /* one line end at the front is the form's, not the value's */
+        c->matched = 1;
+        if (text[0] == '\n')
+            return 1;
+    }
+    while (i < len && c->state == X_TEXT) {
+        size_t n = c->early.len, skip = n && c->early.at[0] == '<'; /* the line end may be missing */
+        if (n == 0) {
+            size_t run = i;
+            while (run < len && text[run] != '\n' && text[run] != '<')
+                run++;
+            text_put(c, text + i, run - i);
+            i = run;
+            if (i < len)
+                bytes_put(&c->early, text + i++, 1);
+        } else if (text[i] != ending[n + skip]) {
+            text_put(c, c->early.at, n);
+            bytes_clear(&c->early);
+        } else {
+            bytes_put(&c->early, text + i++, 1);
+            if (!ending[n + skip + 1]) {
+                arguments(c, "\"", 1);
+                bytes_clear(&c->early);
+                c->state = X_BODY;
+            }
+        }
+    }
+    return i;
+}
+
 /* ---- the machine ---- */
 
 static bool tag_byte(struct calls *c, const char *tag, char b, enum state then)
@@ -512,7 +588,8 @@ static bool tag_byte(struct calls *c, const char *tag, char b, enum state then)
 static bool byte(struct calls *c, char b)
 {
     enum state state = c->state;
-    if (is_space(b) && (state == OPEN || state == KEY || state == COLON || state == COMMA || state == AFTER || state == X_BODY))
+    if (is_space(b) &&
+        (state == OPEN || state == KEY || state == COLON || state == COMMA || state == AFTER || state == X_BODY))
         return true;
     switch (state) {
     case OPEN:
@@ -574,7 +651,7 @@ static bool byte(struct calls *c, char b)
         if (b == '\n' || b == '<' || c->word.len > NAME_MAX_BYTES)
             return x_give_up(c);
         if (b == '>')
-            c->state = X_VALUE;
+            value_begin(c);
         else
             bytes_put(&c->word, &b, 1);
         return true;
@@ -582,6 +659,7 @@ static bool byte(struct calls *c, char b)
         return x_value_byte(c, b);
     case ARGS:
     case RAW:
+    case X_TEXT:
     case OVER:
         break;
     }
@@ -610,6 +688,10 @@ size_t calls_push(struct calls *c, const char *text, size_t len, bool *over)
         }
         if (c->state == RAW) {
             raw_byte(c, text[i++]);
+            continue;
+        }
+        if (c->state == X_TEXT) {
+            i += x_text_run(c, text + i, len - i);
             continue;
         }
         bytes_put(&c->held, text + i, 1);
@@ -642,6 +724,9 @@ void calls_end(struct calls *c)
     case X_VALUE:
         parameter(c, true);
         bytes_clear(&c->held);
+        break;
+    case X_TEXT:
+        text_put(c, c->early.at, c->early.len);
         break;
     default:
         break;

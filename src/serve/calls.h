@@ -5,9 +5,10 @@
  *   <function=f>\n<parameter=a>\nvalue\n</parameter>\n</function>           Qwen3-Coder
  *
  * Arguments go out as they grow: the JSON form's byte by byte as the model wrote them (a raw control character in a
- * string, which JSON forbids, is escaped), the other form's one parameter at a time, with the value's type taken from the
- * tool's schema. Nothing is lost: what turns out to be no call, or stands where a call has nothing, is left in `held`, to
- * come out as text; arguments that go wrong after the call has begun go out as they are, as any model's may. */
+ * string, which JSON forbids, is escaped). In the other form a value's type is taken from the tool's schema: strings
+ * grow too, other values come whole. Nothing is lost: what turns out to be no call, or stands where a call has
+ * nothing, is left in `held`, to come out as text; arguments that go wrong after the call has begun go out as they
+ * are, as any model's may. */
 #ifndef PS_CALLS_H
 #define PS_CALLS_H
 
@@ -32,7 +33,7 @@ struct calls {
     /* the rest is calls.c's */
     u8 state, depth, matched;
     bool in_string, escape, has_early, ended, first;
-    u64 kinds;                 /* open brackets, the innermost lowest: 1 is '[' */
+    u64 kinds;                      /* open brackets, the innermost lowest: 1 is '[' */
     struct bytes name, word, early; /* word: a string, key or value being read; early: arguments before the name */
 };
 
@@ -45,8 +46,8 @@ void calls_end(struct calls *c);
 void calls_free(struct calls *c);
 bool calls_failed(const struct calls *c); /* memory ran out */
 
-/* Levels of arrays and objects in a JSON text: to refuse what is too deep before a parser recurses into it. Text that is
- * no JSON gives some number. */
+/* Levels of arrays and objects in a JSON text: to refuse what is too deep before a parser recurses into it. Text that
+ * is no JSON gives some number. */
 u32 calls_depth(const char *json, size_t len);
 
 #endif

@@ -102,8 +102,8 @@ int value_i64(const json_t *value, const struct place *at, i64 lo, i64 hi, i64 *
         return field_wrong(at, "an integer", value, e);
     }
     if (n < lo || n > hi)
-        return api_error_bad(e, at->text, "%s is %lld; it must be from %lld to %lld", at->text, (long long)n, (long long)lo,
-                             (long long)hi);
+        return api_error_bad(e, at->text, "%s is %lld; it must be from %lld to %lld", at->text, (long long)n,
+                             (long long)lo, (long long)hi);
     *out = n;
     return 0;
 }
@@ -118,7 +118,8 @@ int field_i64(const json_t *object, const struct place *parent, const char *key,
     return value_i64(value, &at, lo, hi, out, e);
 }
 
-int field_string(const json_t *object, const struct place *parent, const char *key, const char **out, struct api_error *e)
+int field_string(const json_t *object, const struct place *parent, const char *key, const char **out,
+                 struct api_error *e)
 {
     const json_t *value = field(object, key);
     if (!value)
@@ -154,7 +155,8 @@ int field_array(const json_t *object, const struct place *parent, const char *ke
     return 0;
 }
 
-json_t *field_text(const json_t *value, const struct place *at, const char *type, const char *other, struct api_error *e)
+json_t *field_text(const json_t *value, const struct place *at, const char *type, const char *other,
+                   struct api_error *e)
 {
     struct bytes text = {0};
     size_t i;
@@ -165,7 +167,8 @@ json_t *field_text(const json_t *value, const struct place *at, const char *type
         field_wrong(at, "a string or an array of text parts", value, e);
         return NULL;
     }
-    json_array_foreach (value, i, part) {
+    json_array_foreach(value, i, part)
+    {
         struct place here = place_index(at, i);
         if (!json_is_object(part)) {
             field_wrong(&here, "an object", part, e);
@@ -223,7 +226,8 @@ json_t *field_arguments(const char *text)
     size_t len = strlen(text);
     if (strspn(text, " \t\r\n") == len)
         return json_object();
-    json_t *value = calls_depth(text, len) <= REQUEST_MAX_DEPTH ? json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    json_t *value =
+        calls_depth(text, len) <= REQUEST_MAX_DEPTH ? json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
     if (json_is_object(value))
         return value;
     json_decref(value);
@@ -236,12 +240,13 @@ static bool name_good(const char *name)
     return n > 0 && n <= 128 && !name[n];
 }
 
-int field_tool(json_t *tools, const struct place *at, const char *name, const char *description, const json_t *parameters,
-               bool strict, struct api_error *e)
+int field_tool(json_t *tools, const struct place *at, const char *name, const char *description,
+               const json_t *parameters, bool strict, struct api_error *e)
 {
     struct place name_at = place_key(at, "name");
     if (!name || !name_good(name))
-        return api_error_bad(e, name_at.text, "%s must be 1 to 128 of the characters a-z A-Z 0-9 _ - . : /", name_at.text);
+        return api_error_bad(e, name_at.text, "%s must be 1 to 128 of the characters a-z A-Z 0-9 _ - . : /",
+                             name_at.text);
     json_t *function = json_pack("{s:s}", "name", name);
     int bad = !function;
     if (description)

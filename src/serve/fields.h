@@ -30,7 +30,8 @@ int field_f32(const json_t *object, const struct place *parent, const char *key,
 int field_i64(const json_t *object, const struct place *parent, const char *key, i64 lo, i64 hi, i64 *out,
               struct api_error *e);
 /* *out: the value (borrowed), or unchanged. */
-int field_string(const json_t *object, const struct place *parent, const char *key, const char **out, struct api_error *e);
+int field_string(const json_t *object, const struct place *parent, const char *key, const char **out,
+                 struct api_error *e);
 int field_object(const json_t *object, const struct place *parent, const char *key, json_t **out, struct api_error *e);
 int field_array(const json_t *object, const struct place *parent, const char *key, json_t **out, struct api_error *e);
 
@@ -39,7 +40,8 @@ int value_i64(const json_t *value, const struct place *at, i64 lo, i64 hi, i64 *
 
 /* value's text: a string, or an array of parts whose type is "text" or one of two others. Joined with line ends. The
  * result is a new reference. NULL with *e filled on failure. */
-json_t *field_text(const json_t *value, const struct place *at, const char *type, const char *other, struct api_error *e);
+json_t *field_text(const json_t *value, const struct place *at, const char *type, const char *other,
+                   struct api_error *e);
 
 /* Compact JSON, malloc'd; NULL with *e filled when memory ran out. */
 char *field_dump(const json_t *value, struct api_error *e);
@@ -49,8 +51,8 @@ int field_copy(char **out, const char *text, struct api_error *e);
 json_t *field_arguments(const char *text);
 
 /* Appends {"type":"function","function":{...}} to tools, after checks. parameters may be NULL. */
-int field_tool(json_t *tools, const struct place *at, const char *name, const char *description, const json_t *parameters,
-               bool strict, struct api_error *e);
+int field_tool(json_t *tools, const struct place *at, const char *name, const char *description,
+               const json_t *parameters, bool strict, struct api_error *e);
 
 /* Parts of the parsers, one for each API. */
 int request_chat(struct request *r, const json_t *body, struct api_error *e);
@@ -59,7 +61,8 @@ int request_messages(struct request *r, const json_t *body, struct api_error *e)
 
 /* Shared: stop strings from a field; the schema of a format; the template's variables with the reasoning switch. */
 int request_stops(struct request *r, const json_t *body, const char *key, struct api_error *e);
-int request_schema(struct request *r, const json_t *schema, const struct place *at, const char *param, struct api_error *e);
+int request_schema(struct request *r, const json_t *schema, const struct place *at, const char *param,
+                   struct api_error *e);
 /* thinking: 1 on, 0 off, -1 not said; effort may be NULL. What chat_template_kwargs says itself stands. */
 int request_kwargs(struct request *r, const json_t *body, int thinking, const char *effort, struct api_error *e);
 /* Tools and tool_choice are read: drops tools when the choice is none, checks that a choice has its tool. */

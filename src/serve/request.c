@@ -38,7 +38,8 @@ static int read_bias(struct request *r, const json_t *body, struct api_error *e)
     r->bias = calloc(n + 1, sizeof *r->bias);
     if (!r->bias)
         return api_error_memory(e);
-    json_object_foreach (bias, key, value) {
+    json_object_foreach(bias, key, value)
+    {
         struct place here = place_key(&at, key);
         size_t digits = strspn(key, "0123456789");
         if (digits == 0 || digits > 9 || key[digits])
@@ -65,7 +66,8 @@ int request_stops(struct request *r, const json_t *body, const char *key, struct
     json_t *list = json_is_array(value) ? json_incref(value) : json_pack("[O]", value);
     if (!list)
         return api_error_memory(e);
-    json_array_foreach (list, i, item) {
+    json_array_foreach(list, i, item)
+    {
         struct place here = json_is_array(value) ? place_index(&at, i) : at;
         if (!json_is_string(item)) {
             field_wrong(&here, "a string", item, e);
@@ -120,7 +122,8 @@ static int read_common(struct request *r, const json_t *body, struct api_error *
     const char *model = NULL;
     r->temperature = r->top_p = r->repeat_penalty = 1;
     r->n = 1;
-    if (field_string(body, NULL, "model", &model, e) || field_f32(body, NULL, "temperature", 0, 100, &r->temperature, e) ||
+    if (field_string(body, NULL, "model", &model, e) ||
+        field_f32(body, NULL, "temperature", 0, 100, &r->temperature, e) ||
         field_f32(body, NULL, "top_p", 0, 1, &r->top_p, e) || field_f32(body, NULL, "min_p", 0, 1, &r->min_p, e) ||
         field_i64(body, NULL, "top_k", -1, i32_max, &top_k, e) || read_penalties(r, body, e) || read_seed(r, body, e) ||
         read_bias(r, body, e) || field_bool(body, NULL, "stream", &r->stream, e) ||
@@ -158,7 +161,8 @@ static int read_openai(struct request *r, const json_t *body, struct api_error *
 
 /* ---- formats ---- */
 
-int request_schema(struct request *r, const json_t *schema, const struct place *at, const char *param, struct api_error *e)
+int request_schema(struct request *r, const json_t *schema, const struct place *at, const char *param,
+                   struct api_error *e)
 {
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return field_wrong(at, "a JSON schema", schema, e);
@@ -181,7 +185,8 @@ static int read_ids(struct request_prompt *p, const json_t *list, const struct p
     p->ids = calloc(json_array_size(list) + 1, sizeof *p->ids);
     if (!p->ids)
         return api_error_memory(e);
-    json_array_foreach (list, i, item) {
+    json_array_foreach(list, i, item)
+    {
         struct place here = place_index(at, i);
         i64 id = 0;
         if (value_i64(item, &here, 0, i32_max, &id, e))
@@ -284,7 +289,8 @@ static int bad_json(const json_error_t *error, struct api_error *e)
         return api_error_memory(e);
     if (json_error_code(error) == json_error_invalid_utf8)
         return api_error_bad(e, NULL, "the body is not UTF-8, at byte %d", error->position);
-    return api_error_bad(e, NULL, "the body is not the JSON that is taken here: %s, at byte %d", quoted, error->position);
+    return api_error_bad(e, NULL, "the body is not the JSON that is taken here: %s, at byte %d", quoted,
+                         error->position);
 }
 
 static int read_body(struct request *r, const json_t *body, struct api_error *e)

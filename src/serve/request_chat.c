@@ -25,9 +25,10 @@ static int put_call(json_t *calls, const json_t *call, const struct place *at, s
     json_t *given = field(function, "arguments");
     if (given && !json_is_string(given) && !json_is_object(given))
         return field_wrong(&args_at, "a string of JSON", given, e);
-    json_t *arguments = json_is_object(given) ? json_incref(given) : field_arguments(given ? json_string_value(given) : "");
-    json_t *out = json_pack("{s:s*, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name", name, "arguments",
-                            arguments);
+    json_t *arguments =
+        json_is_object(given) ? json_incref(given) : field_arguments(given ? json_string_value(given) : "");
+    json_t *out = json_pack("{s:s*, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name", name,
+                            "arguments", arguments);
     return json_array_append_new(calls, out) ? api_error_memory(e) : 0;
 }
 
@@ -35,7 +36,8 @@ static int put_calls(json_t *message, const json_t *list, const struct place *at
 {
     size_t i;
     json_t *call, *calls = json_array();
-    json_array_foreach (list, i, call) {
+    json_array_foreach(list, i, call)
+    {
         struct place here = place_index(at, i);
         if (put_call(calls, call, &here, e)) {
             json_decref(calls);
@@ -47,8 +49,8 @@ static int put_calls(json_t *message, const json_t *list, const struct place *at
 
 static const char *role_of(const json_t *message, const struct place *at, struct api_error *e)
 {
-    static const char *const roles[][2] = {{"system", "system"}, {"developer", "system"}, {"user", "user"},
-                                           {"assistant", "assistant"}, {"tool", "tool"}, {"function", "tool"}};
+    static const char *const roles[][2] = {{"system", "system"},       {"developer", "system"}, {"user", "user"},
+                                           {"assistant", "assistant"}, {"tool", "tool"},        {"function", "tool"}};
     const json_t *role = field(message, "role");
     struct place here = place_key(at, "role");
     if (!json_is_string(role)) {
@@ -65,8 +67,10 @@ static const char *role_of(const json_t *message, const struct place *at, struct
 /* Optional strings that templates may read. */
 static int put_names(json_t *out, const json_t *message, const struct place *at, struct api_error *e)
 {
-    static const char *const keys[][2] = {{"name", "name"}, {"tool_call_id", "tool_call_id"},
-                                          {"reasoning", "reasoning_content"}, {"reasoning_content", "reasoning_content"}};
+    static const char *const keys[][2] = {{"name", "name"},
+                                          {"tool_call_id", "tool_call_id"},
+                                          {"reasoning", "reasoning_content"},
+                                          {"reasoning_content", "reasoning_content"}};
     for (size_t i = 0; i < COUNT(keys); i++) {
         const char *text = NULL;
         if (field_string(message, at, keys[i][0], &text, e))
@@ -114,7 +118,8 @@ static int read_messages(struct request *r, const json_t *body, struct api_error
     if (json_array_size(list) == 0)
         return list ? api_error_bad(e, "messages", "messages is empty") : field_wrong(&at, "an array", NULL, e);
     json_t *messages = json_array();
-    json_array_foreach (list, i, message) {
+    json_array_foreach(list, i, message)
+    {
         struct place here = place_index(&at, i);
         if (put_message(messages, message, &here, e)) {
             json_decref(messages);
@@ -136,7 +141,8 @@ int request_tools(struct request *r, const json_t *tools, const char *name, stru
     int bad = 0;
     if (!seen)
         return api_error_memory(e);
-    json_array_foreach (tools, i, tool) {
+    json_array_foreach(tools, i, tool)
+    {
         const char *is = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
         if (!bad && json_object_get(seen, is))
             bad = api_error_bad(e, "tools", "tools: two are named %s", is);
@@ -202,8 +208,9 @@ static int read_choice(struct request *r, const json_t *body, const char **name,
             return field_wrong(&name_at, "a string", NULL, e);
         r->tool_choice = TOOLS_NAMED;
     } else {
-        return api_error_bad(e, "tool_choice",
-                             "tool_choice must be none, auto, required or {\"type\":\"function\",\"function\":{\"name\":..}}");
+        return api_error_bad(
+            e, "tool_choice",
+            "tool_choice must be none, auto, required or {\"type\":\"function\",\"function\":{\"name\":..}}");
     }
     return 0;
 }
@@ -223,7 +230,8 @@ static int read_tools(struct request *r, const json_t *body, struct api_error *e
         return api_error_bad(e, "functions", "functions is not supported; use tools");
     json_t *tools = json_array();
     int bad = 0;
-    json_array_foreach (list, i, tool) {
+    json_array_foreach(list, i, tool)
+    {
         struct place here = place_index(&at, i);
         if ((bad = put_tool(tools, tool, &here, e)))
             break;
@@ -239,9 +247,24 @@ static int read_tools(struct request *r, const json_t *body, struct api_error *e
 int request_kwargs(struct request *r, const json_t *body, int thinking, const char *effort, struct api_error *e)
 {
     /* What the renderer sets itself, and jinja2's own names. */
-    static const char *const reserved[] = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message",
-                                           "bos_token", "eos_token", "raise_exception", "strftime_now", "range", "dict",
-                                           "namespace", "cycler", "joiner", "lipsum", "loop", "self", "caller"};
+    static const char *const reserved[] = {"messages",
+                                           "tools",
+                                           "documents",
+                                           "add_generation_prompt",
+                                           "continue_final_message",
+                                           "bos_token",
+                                           "eos_token",
+                                           "raise_exception",
+                                           "strftime_now",
+                                           "range",
+                                           "dict",
+                                           "namespace",
+                                           "cycler",
+                                           "joiner",
+                                           "lipsum",
+                                           "loop",
+                                           "self",
+                                           "caller"};
     json_t *given = NULL;
     struct place at = place_key(NULL, "chat_template_kwargs");
     if (field_object(body, NULL, "chat_template_kwargs", &given, e))
@@ -268,7 +291,8 @@ int request_kwargs(struct request *r, const json_t *body, int thinking, const ch
 static int read_kwargs(struct request *r, const json_t *body, struct api_error *e)
 {
     const char *effort = NULL, *format = NULL;
-    if (field_string(body, NULL, "reasoning_effort", &effort, e) || field_string(body, NULL, "reasoning_format", &format, e))
+    if (field_string(body, NULL, "reasoning_effort", &effort, e) ||
+        field_string(body, NULL, "reasoning_format", &format, e))
         return -1;
     r->keep_reasoning = format && !strcmp(format, "none");
     return request_kwargs(r, body, effort ? strcmp(effort, "none") != 0 : -1, effort, e);
@@ -279,7 +303,8 @@ static int read_kwargs(struct request *r, const json_t *body, struct api_error *
 static int read_format(struct request *r, const json_t *body, struct api_error *e)
 {
     json_t *format = NULL, *inner = NULL;
-    struct place at = place_key(NULL, "response_format"), type_at = place_key(&at, "type"), in = place_key(&at, "json_schema");
+    struct place at = place_key(NULL, "response_format"), type_at = place_key(&at, "type"),
+                 in = place_key(&at, "json_schema");
     const char *type = NULL;
     if (field_object(body, NULL, "response_format", &format, e))
         return -1;

@@ -7,7 +7,9 @@
 
 static int add(json_t *messages, const char *role, json_t *content, struct api_error *e) /* content is taken */
 {
-    return json_array_append_new(messages, json_pack("{s:s, s:o}", "role", role, "content", content)) ? api_error_memory(e) : 0;
+    return json_array_append_new(messages, json_pack("{s:s, s:o}", "role", role, "content", content))
+               ? api_error_memory(e)
+               : 0;
 }
 
 static int wrong_block(const json_t *block, const struct place *at, struct api_error *e)
@@ -17,8 +19,8 @@ static int wrong_block(const json_t *block, const struct place *at, struct api_e
     struct place here = place_key(at, "type");
     if (!type)
         return field_wrong(&here, "a string", json_object_get(block, "type"), e);
-    return api_error_bad(e, here.text, "%s is \"%s\", which is not supported here; this model reads text only", here.text,
-                         err_quote(quoted, sizeof quoted, type, strlen(type)));
+    return api_error_bad(e, here.text, "%s is \"%s\", which is not supported here; this model reads text only",
+                         here.text, err_quote(quoted, sizeof quoted, type, strlen(type)));
 }
 
 static bool is_type(const json_t *block, const char *type)
@@ -33,7 +35,8 @@ struct joined {
     bool any;
 };
 
-static int join_text(struct joined *j, const json_t *block, const char *key, const struct place *at, struct api_error *e)
+static int join_text(struct joined *j, const json_t *block, const char *key, const struct place *at,
+                     struct api_error *e)
 {
     const char *text = NULL;
     struct place here = place_key(at, key);
@@ -72,13 +75,15 @@ static int add_result(json_t *messages, const json_t *block, const struct place 
     return json_array_append_new(messages, message) ? api_error_memory(e) : 0;
 }
 
-static int add_user(json_t *messages, const char *role, const json_t *blocks, const struct place *at, struct api_error *e)
+static int add_user(json_t *messages, const char *role, const json_t *blocks, const struct place *at,
+                    struct api_error *e)
 {
     struct joined j = {0};
     size_t i;
     json_t *block;
     int bad = 0;
-    json_array_foreach (blocks, i, block) {
+    json_array_foreach(blocks, i, block)
+    {
         struct place here = place_index(at, i);
         if (is_type(block, "text"))
             bad = join_text(&j, block, "text", &here, e);
@@ -105,8 +110,8 @@ static int put_use(json_t *calls, const json_t *block, const struct place *at, s
         return -1;
     if (!name)
         return field_wrong(&name_at, "a string", NULL, e);
-    json_t *call = json_pack("{s:s*, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name", name, "arguments",
-                             input ? json_incref(input) : json_object());
+    json_t *call = json_pack("{s:s*, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name", name,
+                             "arguments", input ? json_incref(input) : json_object());
     return json_array_append_new(calls, call) ? api_error_memory(e) : 0;
 }
 
@@ -116,7 +121,8 @@ static int add_assistant(json_t *messages, const json_t *blocks, const struct pl
     json_t *calls = json_array(), *block;
     size_t i;
     int bad = 0;
-    json_array_foreach (blocks, i, block) {
+    json_array_foreach(blocks, i, block)
+    {
         struct place here = place_index(at, i);
         if (is_type(block, "text"))
             bad = join_text(&text, block, "text", &here, e);
@@ -258,8 +264,8 @@ static int read_format(struct request *r, const json_t *body, const char **effor
     json_t *config = NULL, *format = NULL;
     struct place config_at = place_key(NULL, "output_config"), at = place_key(&config_at, "format"),
                  schema_at = place_key(&at, "schema");
-    if (field_object(body, NULL, "output_config", &config, e) || field_string(config, &config_at, "effort", effort, e) ||
-        field_object(config, &config_at, "format", &format, e))
+    if (field_object(body, NULL, "output_config", &config, e) ||
+        field_string(config, &config_at, "effort", effort, e) || field_object(config, &config_at, "format", &format, e))
         return -1;
     if (!format)
         return 0;
@@ -274,8 +280,8 @@ int request_messages(struct request *r, const json_t *body, struct api_error *e)
     json_t *thinking = NULL;
     const char *effort = NULL, *type = NULL;
     struct place at = place_key(NULL, "thinking"), max_at = place_key(NULL, "max_tokens");
-    if (field_i64(body, NULL, "max_tokens", 1, INT32_MAX, &max_tokens, e) || field_object(body, NULL, "thinking", &thinking, e) ||
-        field_string(thinking, &at, "type", &type, e))
+    if (field_i64(body, NULL, "max_tokens", 1, INT32_MAX, &max_tokens, e) ||
+        field_object(body, NULL, "thinking", &thinking, e) || field_string(thinking, &at, "type", &type, e))
         return -1;
     if (max_tokens == 0 && r->endpoint == ENDPOINT_MESSAGES)
         return field_wrong(&max_at, "an integer", NULL, e);

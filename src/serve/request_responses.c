@@ -40,8 +40,10 @@ static int add_text(struct talk *t, const json_t *item, const struct place *at, 
     size_t n = json_array_size(t->messages);
     json_t *last = n ? json_array_get(t->messages, n - 1) : NULL;
     const char *before = json_string_value(json_object_get(last, "content"));
-    bool joins = last && n == 1 && !strcmp(role, "system") && !strcmp(json_string_value(json_object_get(last, "role")), "system");
-    bool speaks = !strcmp(role, "assistant") && t->assistant && !*json_string_value(json_object_get(t->assistant, "content")) &&
+    bool joins = last && n == 1 && !strcmp(role, "system") &&
+                 !strcmp(json_string_value(json_object_get(last, "role")), "system");
+    bool speaks = !strcmp(role, "assistant") && t->assistant &&
+                  !*json_string_value(json_object_get(t->assistant, "content")) &&
                   !json_object_get(t->assistant, "tool_calls");
     if (joins) { /* instructions and the first system message are one: templates know one */
         json_t *both = json_sprintf("%s\n\n%s", before, json_string_value(text));
@@ -70,8 +72,8 @@ static int add_call(struct talk *t, const json_t *item, const struct place *at, 
         if (json_object_set_new(t->assistant, "tool_calls", calls))
             return api_error_memory(e);
     }
-    json_t *call = json_pack("{s:s*, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name", name, "arguments",
-                             field_arguments(arguments));
+    json_t *call = json_pack("{s:s*, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name", name,
+                             "arguments", field_arguments(arguments));
     return json_array_append_new(calls, call) ? api_error_memory(e) : 0;
 }
 
@@ -162,7 +164,8 @@ static int refuse_state(const json_t *body, struct api_error *e)
     bool background = false;
     for (size_t i = 0; i < COUNT(keys); i++)
         if (field(body, keys[i]))
-            return api_error_bad(e, keys[i], "%s is not supported: responses are not stored; send the whole conversation as input",
+            return api_error_bad(e, keys[i],
+                                 "%s is not supported: responses are not stored; send the whole conversation as input",
                                  keys[i]);
     if (field_bool(body, NULL, "background", &background, e))
         return -1;
@@ -237,7 +240,8 @@ static int read_format(struct request *r, const json_t *body, struct api_error *
 {
     json_t *text = NULL, *format = NULL;
     const char *type = NULL;
-    struct place text_at = place_key(NULL, "text"), at = place_key(&text_at, "format"), schema_at = place_key(&at, "schema");
+    struct place text_at = place_key(NULL, "text"), at = place_key(&text_at, "format"),
+                 schema_at = place_key(&at, "schema");
     if (field_object(body, NULL, "text", &text, e) || field_object(text, &text_at, "format", &format, e) ||
         field_string(format, &at, "type", &type, e))
         return -1;
@@ -277,11 +281,20 @@ static int read_options(struct request *r, const json_t *body, struct api_error 
 /* Fields that the answer repeats: as the client wrote them, else as the API's defaults are. */
 static int make_echo(struct request *r, const json_t *body, struct api_error *e)
 {
-    static const char *const fields[][2] = {
-        {"instructions", "null"}, {"max_output_tokens", "null"}, {"metadata", "{}"}, {"parallel_tool_calls", "true"},
-        {"previous_response_id", "null"}, {"reasoning", "{\"effort\":null,\"summary\":null}"}, {"temperature", "1.0"},
-        {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"tools", "[]"}, {"top_logprobs", "0"},
-        {"top_p", "1.0"}, {"truncation", "\"disabled\""}, {"user", "null"}};
+    static const char *const fields[][2] = {{"instructions", "null"},
+                                            {"max_output_tokens", "null"},
+                                            {"metadata", "{}"},
+                                            {"parallel_tool_calls", "true"},
+                                            {"previous_response_id", "null"},
+                                            {"reasoning", "{\"effort\":null,\"summary\":null}"},
+                                            {"temperature", "1.0"},
+                                            {"text", "{\"format\":{\"type\":\"text\"}}"},
+                                            {"tool_choice", "\"auto\""},
+                                            {"tools", "[]"},
+                                            {"top_logprobs", "0"},
+                                            {"top_p", "1.0"},
+                                            {"truncation", "\"disabled\""},
+                                            {"user", "null"}};
     struct bytes out = {0};
     for (size_t i = 0; i < COUNT(fields); i++) {
         const json_t *value = field(body, fields[i][0]);

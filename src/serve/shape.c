@@ -161,7 +161,8 @@ void shape_object(const struct bytes *json, struct bytes *out)
 
 int shape_open(struct shape **out, const struct shape_head *head)
 {
-    static const struct shape_kind *const kinds[] = {&shape_chat, &shape_completions, &shape_responses, &shape_messages};
+    static const struct shape_kind *const kinds[] = {&shape_chat, &shape_completions, &shape_responses,
+                                                     &shape_messages};
     struct shape *s = calloc(1, sizeof *s);
     *out = NULL;
     if (!s)
@@ -184,8 +185,8 @@ void shape_close(struct shape *s)
         return;
     for (u32 i = 0; i < s->head.n_choices; i++) {
         struct shape_choice *c = &s->choices[i];
-        struct bytes *all[] = {&c->text, &c->reasoning, &c->calls, &c->args, &c->logprobs, &c->tokens, &c->token_logprobs,
-                               &c->tops, &c->offsets};
+        struct bytes *all[] = {&c->text,   &c->reasoning,      &c->calls, &c->args,   &c->logprobs,
+                               &c->tokens, &c->token_logprobs, &c->tops,  &c->offsets};
         for (size_t k = 0; k < COUNT(all); k++)
             bytes_free(all[k]);
     }
@@ -200,7 +201,8 @@ void shape_close(struct shape *s)
 
 bool shape_failed(const struct shape *s)
 {
-    bool failed = s->failed || s->prefix.failed || s->items.failed || s->item.failed || s->item_logprobs.failed || s->name.failed;
+    bool failed =
+        s->failed || s->prefix.failed || s->items.failed || s->item.failed || s->item_logprobs.failed || s->name.failed;
     for (u32 i = 0; i < s->head.n_choices; i++) {
         const struct shape_choice *c = &s->choices[i];
         failed |= c->text.failed | c->reasoning.failed | c->calls.failed | c->args.failed | c->logprobs.failed |

@@ -1,10 +1,10 @@
 /* The forms of answers: events of answer.h in, bytes of each API out. With stream every call may append server-sent
- * events to out; without, all is gathered and the one JSON object is written by shape_done. Every call's bytes are whole
- * events: a client may be sent them as they are.
+ * events to out; without, all is gathered and the one JSON object is written by shape_done. Every call's bytes are
+ * whole events: a client may be sent them as they are.
  *
- * Order: shape_begin; for each token shape_token, then the events it causes (shape_event); ANSWER_FINISH once for each
- * choice; shape_done. shape_fail may come instead of anything behind shape_begin and ends the stream. One thread at a
- * time. The forms are those that the clients `openai` 6 and `@anthropic-ai/sdk` declare. */
+ * Order: shape_begin; for each token shape_token, then the events it causes (shape_event); ANSWER_FINISH once for
+ * each choice; shape_done. shape_fail may come instead of anything behind shape_begin and ends the stream. One thread
+ * at a time. The forms are those that the clients `openai` 6 and `@anthropic-ai/sdk` declare. */
 #ifndef PS_SHAPE_H
 #define PS_SHAPE_H
 
@@ -13,17 +13,17 @@
 
 enum shape_api { SHAPE_CHAT, SHAPE_COMPLETIONS, SHAPE_RESPONSES, SHAPE_MESSAGES };
 
-struct shape_head {                  /* strings are borrowed until shape_close */
+struct shape_head { /* strings are borrowed until shape_close */
     enum shape_api api;
     bool stream, include_usage;
     bool logprobs;
-    const char *id;                  /* of the request, without the API's prefix; [A-Za-z0-9_-] */
+    const char *id; /* of the request, without the API's prefix; [A-Za-z0-9_-] */
     const char *model, *fingerprint;
-    u64 created;                     /* Unix seconds */
-    u64 seed;                        /* the one used; below 2^53, or JavaScript rounds it */
-    u32 n_choices;                   /* all answers; 1 for responses and messages */
-    u32 n_prompt;                    /* tokens; message_start tells them */
-    const char *echo_json;           /* responses: struct request's */
+    u64 created;                      /* Unix seconds */
+    u64 seed;                         /* the one used; below 2^53, or JavaScript rounds it */
+    u32 n_choices;                    /* all answers; 1 for responses and messages */
+    u32 n_prompt;                     /* tokens; message_start tells them */
+    const char *echo_json;            /* responses: struct request's */
     const struct token_model *tokens; /* logprobs need it */
 };
 

@@ -16,7 +16,8 @@ static void put_head(const struct shape *s, struct bytes *out)
 /* The lists so far; in a stream those since the last chunk. */
 static void put_logprobs(struct shape *s, struct shape_choice *c, struct bytes *out)
 {
-    static const char *const names[] = {"{\"tokens\":[", "],\"token_logprobs\":[", "],\"top_logprobs\":[", "],\"text_offset\":["};
+    static const char *const names[] = {"{\"tokens\":[", "],\"token_logprobs\":[", "],\"top_logprobs\":[",
+                                        "],\"text_offset\":["};
     struct bytes *const lists[] = {&c->tokens, &c->token_logprobs, &c->tops, &c->offsets};
     if (!s->head.logprobs || (s->head.stream && !c->tokens.len)) {
         bytes_str(out, "null");

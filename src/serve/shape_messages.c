@@ -41,9 +41,10 @@ static void put_usage(const struct shape_usage *u, struct bytes *out)
 static void put_stop(const struct shape *s, struct bytes *out)
 {
     const struct shape_choice *c = &s->choices[0];
-    const char *reason = c->finish == FINISH_LENGTH ? "max_tokens" : c->finish == FINISH_TOOL_CALLS ? "tool_use"
-                         : c->stop                  ? "stop_sequence"
-                                                    : "end_turn";
+    const char *reason = c->finish == FINISH_LENGTH       ? "max_tokens"
+                         : c->finish == FINISH_TOOL_CALLS ? "tool_use"
+                         : c->stop                        ? "stop_sequence"
+                                                          : "end_turn";
     bytes_str(out, "\"stop_reason\":");
     bytes_json(out, reason, strlen(reason));
     bytes_str(out, ",\"stop_sequence\":");

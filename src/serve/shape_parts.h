@@ -10,7 +10,7 @@ struct shape_choice {
     struct bytes args;     /* of the open call */
     struct bytes logprobs; /* entries, with commas: of the whole answer, or in a stream since the last event */
     struct bytes tokens, token_logprobs, tops, offsets; /* completions: the four lists */
-    u64 n_chars;           /* of all tokens' texts so far: completions' text_offset */
+    u64 n_chars;                                        /* of all tokens' texts so far: completions' text_offset */
     u32 n_calls;
     bool finished;
     enum answer_finish finish;
@@ -25,14 +25,14 @@ struct shape {
     bool failed;
 
     /* responses and messages: one answer made of items */
-    i32 open;            /* the kind of item that is open, an enum answer_kind, or -1 */
-    u32 n_items;         /* begun */
-    u64 sequence;        /* sequence_number of the next event */
-    struct bytes items;  /* finished items, with commas */
-    struct bytes item;   /* text of the open one */
+    i32 open;           /* the kind of item that is open, an enum answer_kind, or -1 */
+    u32 n_items;        /* begun */
+    u64 sequence;       /* sequence_number of the next event */
+    struct bytes items; /* finished items, with commas */
+    struct bytes item;  /* text of the open one */
     struct bytes item_logprobs;
     char call_id[17];
-    struct bytes name;   /* of the open call */
+    struct bytes name; /* of the open call */
 };
 
 struct shape_kind {

@@ -23,8 +23,8 @@ static void put_usage(const struct shape_usage *u, struct bytes *out)
 }
 
 /* usage NULL: not at its end. error NULL: none. */
-static void put_response(const struct shape *s, const char *status, const struct shape_usage *u, const struct api_error *error,
-                         struct bytes *out)
+static void put_response(const struct shape *s, const char *status, const struct shape_usage *u,
+                         const struct api_error *error, struct bytes *out)
 {
     bytes_str(out, "{\"id\":\"resp_");
     bytes_escaped(out, s->head.id, strlen(s->head.id));
@@ -110,7 +110,8 @@ static void put_place(const struct shape *s, bool content, struct bytes *out)
 /* The content part as far as it has come. */
 static void put_part(const struct shape *s, bool full, struct bytes *out)
 {
-    bytes_str(out, s->open == ANSWER_CONTENT ? "{\"type\":\"output_text\",\"text\":" : "{\"type\":\"reasoning_text\",\"text\":");
+    bytes_str(out, s->open == ANSWER_CONTENT ? "{\"type\":\"output_text\",\"text\":"
+                                             : "{\"type\":\"reasoning_text\",\"text\":");
     bytes_json(out, s->item.at, full ? s->item.len : 0);
     if (s->open == ANSWER_CONTENT) {
         bytes_str(out, ",\"annotations\":[],\"logprobs\":[");

@@ -8,11 +8,11 @@
 #include <string.h>
 
 struct node {
-    u32 child, next;  /* first child, next sibling; 0: none (the root is nobody's child) */
-    u32 fail;         /* the longest proper suffix that is a node */
-    u16 depth;        /* bytes of this beginning */
-    i16 found;        /* the longest stop string that ends here, or -1 */
-    u8 byte, of;      /* its last byte; a stop string that begins with it */
+    u32 child, next; /* first child, next sibling; 0: none (the root is nobody's child) */
+    u32 fail;        /* the longest proper suffix that is a node */
+    u16 depth;       /* bytes of this beginning */
+    i16 found;       /* the longest stop string that ends here, or -1 */
+    u8 byte, of;     /* its last byte; a stop string that begins with it */
 };
 
 struct stops {
@@ -133,8 +133,11 @@ const char *stops_text(const struct stops *s, u32 i, size_t *len)
 static struct stops_cut cut(const struct stops *s, u32 held_by, size_t h, const char *text, size_t out)
 {
     size_t n_head = out < h ? out : h;
-    return (struct stops_cut){
-        .head = n_head ? s->texts[s->nodes[held_by].of] : "", .n_head = n_head, .tail = text, .n_tail = out - n_head, .found = -1};
+    return (struct stops_cut){.head = n_head ? s->texts[s->nodes[held_by].of] : "",
+                              .n_head = n_head,
+                              .tail = text,
+                              .n_tail = out - n_head,
+                              .found = -1};
 }
 
 struct stops_cut stops_push(const struct stops *s, struct stops_at *at, const char *text, size_t len)

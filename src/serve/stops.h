@@ -1,9 +1,9 @@
-/* Stop strings over a stream of bytes. What can still become one is held back and not a byte more; what comes out before
- * a stop string is everything that stood before it, whatever the cuts of the stream.
+/* Stop strings over a stream of bytes. What can still become one is held back and not a byte more; what comes out
+ * before a stop string is everything that stood before it, whatever the cuts of the stream.
  *
  * The first to be complete wins; of those that are complete at the same byte, the longest, so that no beginning of it
- * leaks. Linear time: an Aho-Corasick automaton (Aho and Corasick 1975). Nothing is copied: held bytes are the beginning
- * of a stop string and are handed out from there. */
+ * leaks. Linear time: an Aho-Corasick automaton (Aho and Corasick 1975). Nothing is copied: held bytes are the
+ * beginning of a stop string and are handed out from there. */
 #ifndef PS_STOPS_H
 #define PS_STOPS_H
 

@@ -1,5 +1,5 @@
-/* Any bytes as a request's body: a refusal has a status and a line, what is taken is JSON that the template and the call
- * parser can read. The first byte of an input chooses the endpoint.
+/* Any bytes as a request's body: a refusal has a status and a line, what is taken is JSON that the template and the
+ * call parser can read. The first byte of an input chooses the endpoint.
  *
  *   sh tests/fuzz/run.sh 20000 request
  *

@@ -1,6 +1,6 @@
 /* Any bytes as an answer: put together to whole characters, searched for stop strings, split into reasoning, text and
- * calls. The events must be the same byte by byte, tag by tag and in one piece; and where nothing is taken out, the text
- * must be what was pushed, up to the first stop string.
+ * calls. The events must be the same byte by byte, tag by tag and in one piece; and where nothing is taken out, the
+ * text must be what was pushed, up to the first stop string. Stop strings are well-formed, as those of requests are.
  *
  * An input: what to do (bits), the number of stop strings, each as a length and its bytes, the answer.
  *
@@ -109,8 +109,9 @@ static const struct kit *kit(void)
             abort();
         k.ids[(u8)*at] = id;
     }
-    if (calls_tools_open(&k.tools, "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"i\":{"
-                                   "\"type\":\"integer\"},\"s\":{\"type\":\"string\"}}}}}]"))
+    if (calls_tools_open(&k.tools,
+                         "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"i\":{"
+                         "\"type\":\"integer\"},\"s\":{\"type\":\"string\"}}}}}]"))
         abort();
     return &k;
 }
@@ -147,19 +148,27 @@ static size_t whole(const u8 *text, size_t len, char *out)
     struct token_stream s = {0};
     size_t n = 0;
     for (size_t i = 0; i < len; i++)
-        n += token_stream_push(kit()->tokens, &s, kit()->ids[text[i]], out + n, 3 * (token_max_bytes(kit()->tokens) + 4));
+        n += token_stream_push(kit()->tokens, &s, kit()->ids[text[i]], out + n,
+                               3 * (token_max_bytes(kit()->tokens) + 4));
     return n + token_stream_end(&s, out + n, 12);
 }
 
 /* as: 0 a byte a token, 1 tags as their tokens, 2 all at once. */
-static void tell(unsigned how, const struct stops *stops, const u8 *text, size_t len, const char *chars, size_t n_chars, int as,
-                 struct story *s)
+static void tell(unsigned how, const struct stops *stops, const u8 *text, size_t len, const char *chars, size_t n_chars,
+                 int as, struct story *s)
 {
     struct answer *a;
     *s = (struct story){.last = -1};
-    if (answer_open(&a, &(struct answer_options){.tokens = kit()->tokens, .stops = stops, .split_reasoning = how & SPLIT,
-                             .in_reasoning = how & IN, .parse_calls = how & CALLS, .one_call = how & ONE,
-                             .tools = how & TYPES ? kit()->tools : NULL, .request_id = "r", .tell = on_event, .arg = s}))
+    if (answer_open(&a, &(struct answer_options){.tokens = kit()->tokens,
+                                                 .stops = stops,
+                                                 .split_reasoning = how & SPLIT,
+                                                 .in_reasoning = how & IN,
+                                                 .parse_calls = how & CALLS,
+                                                 .one_call = how & ONE,
+                                                 .tools = how & TYPES ? kit()->tools : NULL,
+                                                 .request_id = "r",
+                                                 .tell = on_event,
+                                                 .arg = s}))
         abort();
     bool more = true;
     if (as == 2)
@@ -206,6 +215,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     if (len < 2)
         return 0;
     for (u32 k = bytes[1] % 5; k > 0 && i < len && bytes[i] && i + bytes[i] < len; k--) {
+        if (whole(bytes + i + 1, bytes[i], chars) != bytes[i] || memcmp(chars, bytes + i + 1, bytes[i]) != 0)
+            return 0;
         texts[n] = (const char *)bytes + i + 1;
         lens[n++] = bytes[i];
         i += 1 + bytes[i];
@@ -224,7 +235,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         bytes_free(&other.content);
     }
     size_t want = stop_at(chars, n_chars, texts, lens, n);
-    if (!(bytes[0] & (SPLIT | CALLS)) && (first.content.len != want || (want && memcmp(first.content.at, chars, want) != 0)))
+    if (!(bytes[0] & (SPLIT | CALLS)) &&
+        (first.content.len != want || (want && memcmp(first.content.at, chars, want) != 0)))
         abort();
     bytes_free(&first.text);
     bytes_free(&first.content);
