@@ -196,8 +196,9 @@ void speaker_describe(const struct speaker *s)
     ps_engine_stats(s->engine, &t);
     fprintf(stderr, "model: %s, %s, %.1f M parameters\n", m.name, m.arch,
             1e-6 * (double)m.n_params);
-    fprintf(stderr, "device: %s %s, %u threads, %u x %u tokens of %s; loaded in %.2f s\n", t.device,
-            t.isa, t.n_threads, t.n_slots, t.n_ctx, t.kv, t.load_s);
+    fprintf(stderr, "device: %s %s, %u threads, %u x %u tokens of %s; loaded in %.2f s, %.2f GB/s\n",
+            t.device, t.isa, t.n_threads, t.n_slots, t.n_ctx, t.kv, t.load_s,
+            t.load_s > 0 ? 1e-9 * (double)m.file_bytes / t.load_s : 0);
 }
 
 void speaker_report(const struct speaker *s, const struct answer *a)
