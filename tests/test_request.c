@@ -336,6 +336,25 @@ static void test_refusals(void **state)
     }
 }
 
+/* What is said of a body that is no JSON quotes nothing of it: messages may be logged, prompts may not. */
+static void test_private(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {"{\"messages\": secret}",
+                                         "{\"secret\":1,\"secret\":2}",
+                                         "{\"messages\":\"secret\\x\"}",
+                                         "{\"messages\":[\"secret",
+                                         "secret",
+                                         "{\"messages\":\"secret\xFF\"}"};
+    for (size_t i = 0; i < COUNT(bodies); i++) {
+        struct request r;
+        struct api_error e;
+        assert_int_equal(parse(&r, ENDPOINT_CHAT, bodies[i], &e), -1);
+        if (strstr(e.message, "secret"))
+            fail_msg("%s", e.message);
+    }
+}
+
 static void test_depth(void **state)
 {
     (void)state;
@@ -423,8 +442,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_talks),   cmocka_unit_test(test_defaults), cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_prompts), cmocka_unit_test(test_refusals), cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_damage),  cmocka_unit_test(test_errors),   cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_prompts), cmocka_unit_test(test_refusals), cmocka_unit_test(test_private),
+        cmocka_unit_test(test_depth),   cmocka_unit_test(test_damage),   cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

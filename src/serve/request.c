@@ -281,16 +281,18 @@ static int request_detokenize(struct request *r, const json_t *body, struct api_
 
 /* ---- the body ---- */
 
+/* The parser's line ends in a piece of the body ("... near 'secret'"), which is nobody's but the client's. */
 static int bad_json(const json_error_t *error, struct api_error *e)
 {
-    char quoted[120];
-    err_quote(quoted, sizeof quoted, error->text, strnlen(error->text, sizeof error->text));
+    char what[120];
+    const char *near = strstr(error->text, " near ");
+    size_t len = near ? (size_t)(near - error->text) : strnlen(error->text, sizeof error->text);
     if (json_error_code(error) == json_error_out_of_memory)
         return api_error_memory(e);
     if (json_error_code(error) == json_error_invalid_utf8)
         return api_error_bad(e, NULL, "the body is not UTF-8, at byte %d", error->position);
-    return api_error_bad(e, NULL, "the body is not the JSON that is taken here: %s, at byte %d", quoted,
-                         error->position);
+    return api_error_bad(e, NULL, "the body is not the JSON that is taken here: %s, at byte %d",
+                         err_quote(what, sizeof what, error->text, len), error->position);
 }
 
 static int read_body(struct request *r, const json_t *body, struct api_error *e)
