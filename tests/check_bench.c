@@ -144,8 +144,8 @@ static void bench_mat(enum dtype type)
 
 /* ---- rows ---- */
 
-enum row_kernel { QUANTISE, RMSNORM, ROPE, SWIGLU, ADD, AXPY, ROW_KERNELS };
-static const char *const ROW_NAMES[] = {"quantise", "rmsnorm", "rope", "swiglu", "add", "axpy"};
+enum row_kernel { QUANTISE, RMSNORM, ROPE, SWIGLU, ADD, COMBINE, HALVES, ROW_KERNELS };
+static const char *const ROW_NAMES[] = {"quantise", "rmsnorm", "rope", "swiglu", "add", "combine 8", "halves"};
 
 static void run_row(const struct kernels *k, enum row_kernel which, float *y, const float *x, const float *w)
 {
@@ -168,8 +168,11 @@ static void run_row(const struct kernels *k, enum row_kernel which, float *y, co
     case ADD:
         k->add(y, x, N_IN);
         break;
+    case COMBINE:
+        k->combine(y, (const float *const[]){x, w, x, w, x, w, x, w}, w, 8, N_IN);
+        break;
     default:
-        k->axpy(y, x, 1e-3f, N_IN);
+        k->halves((u16 *)q, x, N_IN / 2); /* room for half as many */
         break;
     }
 }
@@ -192,7 +195,7 @@ static void bench_rows(void)
                 best = t < best ? t : best;
             }
             if (best < 1e9)
-                printf("%-8s %-11s %7.2f elements/ns\n", ROW_NAMES[f], isas[k], N_IN / best * 1e-9);
+                printf("%-9s %-11s %7.2f elements/ns\n", ROW_NAMES[f], isas[k], N_IN / best * 1e-9);
         }
 }
 
@@ -224,31 +227,38 @@ static void bench_attend(void)
 }
 
 /* Eight queries over one chunk: eight heads of a row, or of several rows of a prompt. */
-static void bench_attend_many(void)
+static void bench_attend_many(bool q8)
 {
     enum { D = 128, N = 256, Q = 8 };
     static u16 kk[N * D], v[N * D];
-    static float q[Q * D], o[Q * D];
+    static float q[Q * D], o[Q * D], d[Q * D / 32];
+    static i8 qq[Q * D];
+    static i16 sum[Q * D / 32];
     struct attend_query a[Q];
-    for (u32 i = 0; i < N * D; i++) {
+    for (u32 i = 0; i < N * D; i++) { /* plain halves, whose bytes are any integers too */
         kk[i] = (u16)ex_to_half(check_plain());
         v[i] = (u16)ex_to_half(check_plain());
     }
     for (u32 i = 0; i < Q * D; i++)
         q[i] = check_plain();
+    kernels_scalar.quantise(q, Q * D, qq, d, sum);
     for (u32 r = 0; r < Q; r++)
-        a[r] = (struct attend_query){.q = q + r * D, .o = o + r * D, .n_pos = N};
+        a[r] = (struct attend_query){.q = q + r * D, .act = {.q = qq + r * D, .d = d + r * D / 32, .sum = sum + r * D / 32},
+                                     .o = o + r * D, .n_pos = N};
     for (u32 k = 0; k < n_isas; k++) {
         double best = 1e9;
         for (u32 run = 0; wanted(k) && run < 4 * RUNS; run++) {
             double t = cpu_now();
             for (u32 i = 0; i < 5; i++)
-                tables[k]->attend_f16_many(a, Q, kk, v, D, 0.1f);
+                if (q8)
+                    tables[k]->attend_q8_many(a, Q, (const u8 *)kk, (const u8 *)v, D, 1e-4f);
+                else
+                    tables[k]->attend_f16_many(a, Q, kk, v, D, 0.1f);
             t = (cpu_now() - t) / 5;
             best = t < best ? t : best;
         }
         if (best < 1e9)
-            printf("attend_f16_many %-11s %6.1f GMAC/s\n", isas[k], 2.0 * N * D * Q / best * 1e-9);
+            printf("attend_%s_many %-11s %6.1f GMAC/s\n", q8 ? "q8" : "f16", isas[k], 2.0 * N * D * Q / best * 1e-9);
     }
 }
 
@@ -295,7 +305,8 @@ int main(int argc, char **argv)
         bench_rows();
     if (all || !strcmp(name, "attend")) {
         bench_attend();
-        bench_attend_many();
+        bench_attend_many(false);
+        bench_attend_many(true);
     }
     if (all || !strcmp(name, "pack"))
         bench_pack();

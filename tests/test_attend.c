@@ -137,12 +137,80 @@ static void attend_many_of(const struct kernels *k)
     }
 }
 
+/* The same over q8_0: random integers, scales that are NaN behind the last position seen. */
+static void attend_q8_many_of(const struct kernels *k)
+{
+    enum { D = 288, N = 19, LAST = KV_CHUNK, ROW = D / 32 * 34 };
+    static u8 keys[LAST * ROW], v[LAST * ROW];
+    static float x[N * D], dq[N * D / 32], o[N * D], want[D];
+    static i8 q[N * D];
+    static i16 sum[N * D / 32];
+    for (u32 rep = 0; rep < 40; rep++) {
+        u32 blocks = rep % 4 ? 1 + check_below(4) : 1 + check_below(D / 32), d = 32 * blocks, n = 1 + check_below(N);
+        u32 from = 1 + check_below(LAST - N), seen = from + n - 1;
+        bool prompt = check_below(2);
+        struct attend_query a[N];
+        for (u32 i = 0; i < LAST * blocks * 34; i++) {
+            keys[i] = check_below(9) ? (u8)check_u32() : 0x80;
+            v[i] = (u8)check_u32();
+        }
+        for (u32 j = 0; j < LAST; j++)
+            for (u32 b = 0; b < blocks; b++) {
+                u16 nan = 0x7E00, dk = (u16)ex_to_half(check_plain() * 0.02f), dv = (u16)ex_to_half(check_plain() * 0.02f);
+                put16(keys + (j / 32 * blocks + b) * KV_Q8_BLOCK + 2 * (j % 32), j < seen ? dk : nan);
+                put16(v + j * blocks * 34 + 2 * b, j < seen ? dv : nan);
+            }
+        for (u32 i = 0; i < n * d; i++)
+            x[i] = check_below(40) ? check_plain() : check_float();
+        kernels_scalar.quantise(x, n * d, q, dq, sum);
+        for (u32 r = 0; r < n; r++)
+            a[r] = (struct attend_query){.act = {.q = q + r * d, .d = dq + r * blocks, .sum = sum + r * blocks},
+                                         .o = o + r * d, .n_pos = prompt ? from + r : seen};
+        k->attend_q8_many(a, n, keys, v, d, 0.125f);
+        for (u32 r = 0; r < n; r++) {
+            float m, l;
+            kernels_scalar.attend_q8(want, &m, &l, &a[r].act, keys, v, a[r].n_pos, d, 0.125f);
+            check_same_floats("attend_q8_many o", a[r].o, want, d);
+            check_same_floats("attend_q8_many m", &a[r].m, &m, 1);
+            check_same_floats("attend_q8_many l", &a[r].l, &l, 1);
+        }
+    }
+}
+
+static void join_and_end_of(const struct kernels *k)
+{
+    const struct kernels *s = &kernels_scalar;
+    for (u32 rep = 0; rep < 200; rep++) {
+        u32 n = rep < 131 ? rep : check_below(300);
+        struct guarded g[3];
+        float *a = guard(&g[0], n * sizeof *a, true), *b = guard(&g[1], n * sizeof *b, true);
+        float *o2 = guard(&g[2], n * sizeof *o2, true), l2 = 1.0f + check_below(200), m2 = check_float();
+        float la = 1.0f + check_below(200), ma = check_below(3) ? m2 + check_plain() * 50.0f : check_float(), lb = la, mb = ma;
+        for (u32 i = 0; i < n; i++) {
+            a[i] = b[i] = check_float();
+            o2[i] = check_float();
+        }
+        k->attend_join(a, &ma, &la, o2, m2, l2, n);
+        s->attend_join(b, &mb, &lb, o2, m2, l2, n);
+        check_same_floats("join o", a, b, n);
+        check_same_floats("join m", &ma, &mb, 1);
+        check_same_floats("join l", &la, &lb, 1);
+        k->attend_end(a, la, n);
+        s->attend_end(b, lb, n);
+        check_same_floats("end", a, b, n);
+        for (u32 i = 0; i < 3; i++)
+            unguard(&g[i]);
+    }
+}
+
 static void every_isa_attends_alike(void **state)
 {
     (void)state;
     check_seed(7);
     each_isa(attend_of);
     each_isa(attend_many_of);
+    each_isa(attend_q8_many_of);
+    each_isa(join_and_end_of);
 }
 
 /* Chunks joined left to right against double precision: the order is ours, the answer is everybody's. */
@@ -164,7 +232,7 @@ static void joined_chunks_are_attention(void **state)
         u32 n = min_u32(N - p, KV_CHUNK);
         kernels_scalar.attend_f16(p ? part : o, p ? &m2 : &m, p ? &l2 : &l, q, k + p * D, v + p * D, n, D, 0.25f);
         if (p)
-            attend_join(o, &m, &l, part, m2, l2, D);
+            kernels_scalar.attend_join(o, &m, &l, part, m2, l2, D);
     }
     double top = -1e300, sum = 0, want[D] = {0};
     for (u32 j = 0; j < N; j++) {

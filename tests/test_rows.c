@@ -64,6 +64,81 @@ static void every_isa_quantises_by_rule_1(void **state)
 
 /* ---- rows ---- */
 
+/* Every float there is at one time or another: extremes, what does not fit a half, ties between halves, NaN. */
+static float any_float(void)
+{
+    u32 u = check_u32();
+    return check_below(3) ? check_float() : EX_FLOAT(check_below(2) ? u : (u & 0x83FFE000u) + 0x38000000u + (u & 0x1000u));
+}
+
+static void combine_and_halves_of(const struct kernels *k)
+{
+    enum { MOST = 9, N = 300 };
+    for (u32 rep = 0; rep < 300; rep++) {
+        u32 n = rep < 131 ? rep : 1 + check_below(N), n_y = check_below(MOST + 1);
+        struct guarded gx, gh, gy[MOST];
+        float *x = guard(&gx, n * sizeof *x, true), *y[MOST], w[MOST], want[N];
+        u16 *h = guard(&gh, n * sizeof *h, true), half[N];
+        for (u32 r = 0; r < n_y; r++) {
+            y[r] = guard(&gy[r], n * sizeof *x, true);
+            w[r] = ex_flush(check_plain());
+            for (u32 i = 0; i < n; i++)
+                y[r][i] = check_float();
+        }
+        for (u32 i = 0; i < n; i++)
+            x[i] = check_float();
+        for (u32 i = 0; i < n; i++) { /* rule 8, one element at a time */
+            float acc = 0.0f;
+            for (u32 r = 0; r < n_y; r++)
+                acc = fmaf(w[r], fabsf(y[r][i]) < 0x1p-40f ? 0.0f : y[r][i], acc);
+            want[i] = x[i] + acc;
+        }
+        k->combine(x, (const float *const *)y, w, n_y, n);
+        check_same_floats("combine", x, want, n);
+        for (u32 i = 0; i < n; i++)
+            x[i] = any_float();
+        k->halves(h, x, n);
+        kernels_scalar.halves(half, x, n);
+        for (u32 i = 0; i < n; i++)
+            if (h[i] != half[i] && !(isnan(x[i]) && isnan(ex_half(h[i]))))
+                fail_msg("halves: element %u of %u, %a, is %04x, expected %04x", i, n, (double)x[i], h[i], half[i]);
+        unguard(&gx);
+        unguard(&gh);
+        for (u32 r = 0; r < n_y; r++)
+            unguard(&gy[r]);
+    }
+}
+
+static void every_isa_combines_and_stores_alike(void **state)
+{
+    (void)state;
+    check_seed(14);
+    each_isa(combine_and_halves_of);
+}
+
+/* exp over all its range, and what is no number. */
+static void swiglu_of(const struct kernels *k)
+{
+    enum { N = 4096 };
+    static float g[N], u[N], a[N], b[N];
+    for (u32 rep = 0; rep < 8; rep++) {
+        for (u32 i = 0; i < N; i++) {
+            g[i] = check_below(8) ? check_plain() * 100.0f : any_float();
+            u[i] = check_plain();
+        }
+        k->swiglu(a, g, u, N);
+        kernels_scalar.swiglu(b, g, u, N);
+        check_same_floats("swiglu", a, b, N);
+    }
+}
+
+static void every_isa_gates_alike(void **state)
+{
+    (void)state;
+    check_seed(15);
+    each_isa(swiglu_of);
+}
+
 static void rows_of(const struct kernels *k)
 {
     const struct kernels *s = &kernels_scalar;
@@ -87,10 +162,6 @@ static void rows_of(const struct kernels *k)
         k->add(a, x, n);
         s->add(b, x, n);
         check_same_floats("add", a, b, n);
-        float f = check_float();
-        k->axpy(a, x, f, n);
-        s->axpy(b, x, f, n);
-        check_same_floats("axpy", a, b, n);
         u32 d_rope = n / 2 * 2;
         if (d_rope && check_below(3) == 0)
             d_rope = 2 * (1 + check_below(d_rope / 2));
@@ -172,11 +243,13 @@ static void experts_are_chosen_by_rule_8(void **state)
             assert_true(fabs(total - 1.0) < 1e-6);
         (void)want;
     }
-    float nan[4] = {NAN, 1.0f, NAN, 0.5f}, w[2];
-    u16 ids[2];
-    route_topk(nan, 4, 2, true, 1.0f, ids, w);
+    float nan[4] = {NAN, 1.0f, NAN, 0.5f}, w[4];
+    u16 ids[4];
+    route_topk(nan, 4, 4, true, 1.0f, ids, w);
     assert_int_equal(ids[0], 1);
     assert_int_equal(ids[1], 3);
+    assert_int_equal(ids[2], 0);
+    assert_int_equal(ids[3], 2);
 }
 
 int main(void)
@@ -184,6 +257,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_isa_quantises_by_rule_1),
         cmocka_unit_test(every_isa_does_rows_alike),
+        cmocka_unit_test(every_isa_combines_and_stores_alike),
+        cmocka_unit_test(every_isa_gates_alike),
         cmocka_unit_test(silu_and_norm_are_right),
         cmocka_unit_test(experts_are_chosen_by_rule_8),
     };

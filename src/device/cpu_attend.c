@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+enum { KEY_PART = 128 /* dimensions of a key turned into halves at a time */ };
+
 /* Norm (each head, or the whole row) and rotation of n heads. */
 static void rotate(const struct cpu *c, float *x, const struct cpu_weight *norm, u32 n, const float *cs)
 {
@@ -22,14 +24,18 @@ static void rotate(const struct cpu *c, float *x, const struct cpu_weight *norm,
 
 /* ---- storing ---- */
 
+/* A position's key lies across the panel, a half in each line of 32 positions. */
 static void store_f16(const struct cpu *c, u8 *k_head, u8 *v_head, u32 pos, const float *k, const float *v)
 {
     u32 d_head = c->dev.plan->hp.d_head;
     u16 *to_k = (u16 *)(k_head + (u64)(pos / KV_PANEL) * c->panel_bytes) + pos % KV_PANEL;
-    u16 *to_v = (u16 *)v_head + (u64)pos * d_head;
-    for (u32 d = 0; d < d_head; d++) {
-        to_k[(u64)d * KV_PANEL] = (u16)ex_to_half(ex_flush(k[d]));
-        to_v[d] = (u16)ex_to_half(ex_flush(v[d]));
+    c->k->halves((u16 *)v_head + (u64)pos * d_head, v, d_head);
+    for (u32 d = 0; d < d_head; d += KEY_PART) {
+        u16 h[KEY_PART];
+        u32 n = min_u32(KEY_PART, d_head - d);
+        c->k->halves(h, k + d, n);
+        for (u32 i = 0; i < n; i++)
+            to_k[(u64)(d + i) * KV_PANEL] = h[i];
     }
 }
 
@@ -51,8 +57,8 @@ static void store_q8(const struct cpu *c, u8 *k_head, u8 *v_head, u32 pos, const
         i16 sum;
         c->k->quantise(k + b * ACT_BLOCK, ACT_BLOCK, q, &d, &sum);
         put_half(to_k + 2 * lane, d);
-        for (u32 i = 0; i < ACT_BLOCK; i++)
-            to_k[2 * KV_PANEL + i / 4 * 128 + lane * 4 + i % 4] = (u8)q[i];
+        for (u32 i = 0; i < ACT_BLOCK; i += 4)
+            memcpy(to_k + 2 * KV_PANEL + i * KV_PANEL + lane * 4, q + i, 4);
         c->k->quantise(v + b * ACT_BLOCK, ACT_BLOCK, q, &d, &sum);
         put_half(to_v + 2 * b, d);
         memcpy(to_v + 2 * n_blocks + b * ACT_BLOCK, q, ACT_BLOCK);
@@ -80,40 +86,12 @@ void cpu_rope_store_task(void *arg, u32 r, u32 thread)
 
 /* ---- attention ---- */
 
-/* Query head h of row r over one chunk of n positions from p0 on, q8_0. */
-static void attend_chunk(const struct cpu *c, u32 r, u32 h, u32 p0, u32 n, float *o, float *m, float *l)
-{
-    const struct hparams *hp = &c->dev.plan->hp;
-    u32 kv = h / (hp->n_heads / hp->n_kv), d_head = hp->d_head;
-    const struct row *row = &c->rows[cpu_row(c, c->op, r)];
-    const u8 *k = cpu_k(c, row->slot, (u32)c->op->layer, kv) + (u64)(p0 / KV_PANEL) * c->panel_bytes;
-    const u8 *v = cpu_v(c, row->slot, (u32)c->op->layer, kv) + (u64)(p0 / KV_PANEL) * c->panel_bytes;
-    float scale = 1.0f / sqrtf((float)d_head);
-    const struct act *a = &c->bufs[BUF_Q].act[r];
-    u32 b = h * d_head / ACT_BLOCK;
-    struct act q = {.q = a->q + h * d_head, .d = a->d + b, .sum = a->sum + b};
-    c->k->attend_q8(o, m, l, &q, k, v, n, d_head, scale);
-}
-
-/* One query head over all chunks of its past; part: room for one chunk's o. */
-static void attend_head(const struct cpu *c, u32 r, u32 h, float *o, float *part)
-{
-    u32 d_head = c->dev.plan->hp.d_head, end = c->rows[cpu_row(c, c->op, r)].pos + 1;
-    float m, l, m2, l2;
-    attend_chunk(c, r, h, 0, min_u32(end, KV_CHUNK), o, &m, &l);
-    for (u32 p0 = KV_CHUNK; p0 < end; p0 += KV_CHUNK) {
-        attend_chunk(c, r, h, p0, min_u32(end - p0, KV_CHUNK), part, &m2, &l2);
-        attend_join(o, &m, &l, part, m2, l2, d_head);
-    }
-    for (u32 d = 0; d < d_head; d++)
-        o[d] = ex_flush(o[d] / l);
-}
-
 /* Queries of one slot and one key/value head over all chunks of their past: those that see nothing of a chunk sit it out. end[i]: positions
- * query i sees; all[i].q, all[i].o are its vectors. parts: room for one chunk's o of each. */
+ * query i sees; all[i].q or .act, all[i].o are its vectors. parts: room for one chunk's o of each. */
 static void attend_queries(const struct cpu *c, u32 slot, u32 kv, struct attend_query *all, const u32 *end, u32 n, float *parts)
 {
     u32 d_head = c->dev.plan->hp.d_head, most = 0;
+    float scale = 1.0f / sqrtf((float)d_head);
     const u8 *k = cpu_k(c, slot, (u32)c->op->layer, kv), *v = cpu_v(c, slot, (u32)c->op->layer, kv);
     for (u32 i = 0; i < n; i++)
         most = end[i] > most ? end[i] : most;
@@ -124,15 +102,18 @@ static void attend_queries(const struct cpu *c, u32 slot, u32 kv, struct attend_
         for (u32 i = 0; i < n; i++)
             if (end[i] > p0) {
                 who[live] = i;
-                a[live] = (struct attend_query){.q = all[i].q, .o = p0 ? parts + live * d_head : all[i].o,
-                                                .n_pos = min_u32(end[i] - p0, KV_CHUNK)};
-                live++;
+                a[live] = all[i];
+                a[live].o = p0 ? parts + live * d_head : all[i].o;
+                a[live++].n_pos = min_u32(end[i] - p0, KV_CHUNK);
             }
-        c->k->attend_f16_many(a, live, (const u16 *)(k + at), (const u16 *)(v + at), d_head, 1.0f / sqrtf((float)d_head));
+        if (c->dev.opts.kv == KV_F16)
+            c->k->attend_f16_many(a, live, (const u16 *)(k + at), (const u16 *)(v + at), d_head, scale);
+        else
+            c->k->attend_q8_many(a, live, k + at, v + at, d_head, scale);
         for (u32 i = 0; i < live; i++) {
             struct attend_query *to = &all[who[i]];
             if (p0) {
-                attend_join(to->o, &to->m, &to->l, a[i].o, a[i].m, a[i].l, d_head);
+                c->k->attend_join(to->o, &to->m, &to->l, a[i].o, a[i].m, a[i].l, d_head);
             } else {
                 to->m = a[i].m;
                 to->l = a[i].l;
@@ -140,8 +121,18 @@ static void attend_queries(const struct cpu *c, u32 slot, u32 kv, struct attend_
         }
     }
     for (u32 i = 0; i < n; i++)
-        for (u32 d = 0; d < d_head; d++)
-            all[i].o[d] = ex_flush(all[i].o[d] / all[i].l);
+        c->k->attend_end(all[i].o, all[i].l, d_head);
+}
+
+/* Query head h of row r. */
+static struct attend_query query_of(const struct cpu *c, u32 r, u32 h)
+{
+    u32 d_head = c->dev.plan->hp.d_head, at = h * d_head, b = at / ACT_BLOCK;
+    const struct act *x = &c->bufs[BUF_Q].act[r];
+    struct attend_query a = {.q = c->bufs[BUF_Q].y[r] + at, .o = c->bufs[BUF_ATT].y[r] + at};
+    if (c->dev.opts.kv == KV_Q8_0)
+        a.act = (struct act){.q = x->q + at, .d = x->d + b, .sum = x->sum + b};
+    return a;
 }
 
 /* Rows in a task: as many as fill the kernel with their query heads. */
@@ -163,13 +154,8 @@ void cpu_attend_task(void *arg, u32 task, u32 thread)
     for (u32 r = r0; r < r1; r++) {
         const struct row *row = &c->rows[cpu_row(c, c->op, r)];
         for (u32 h = kv * share; h < (kv + 1) * share; h++) {
-            float *o = c->bufs[BUF_ATT].y[r] + h * d_head;
-            if (c->dev.opts.kv != KV_F16) {
-                attend_head(c, r, h, o, parts);
-                continue;
-            }
             end[n] = row->pos + 1;
-            a[n++] = (struct attend_query){.q = c->bufs[BUF_Q].y[r] + h * d_head, .o = o};
+            a[n++] = query_of(c, r, h);
             bool last = h + 1 == (kv + 1) * share;
             if (n == ATTEND_QUERIES || (last && (r + 1 == r1 || c->rows[cpu_row(c, c->op, r + 1)].slot != row->slot))) {
                 attend_queries(c, row->slot, kv, a, end, n, parts);

@@ -240,28 +240,25 @@ static void experts_out_task(void *arg, u32 task, u32 thread)
                                 w->panels + g->expert * w->mat_bytes, pw->n_in, p0, p1);
 }
 
-/* acc = fma(w, y, acc) in rank order from 0, the shared expert last, then the residual stream (rule 8). */
+/* The row's experts in rank order, the shared expert last, then the residual stream (rule 8). */
 static void combine_task(void *arg, u32 row, u32 thread)
 {
     (void)thread;
     struct cpu *c = arg;
     const struct hparams *hp = &c->dev.plan->hp;
-    float *acc = c->bufs[BUF_O].y[row];
-    memset(acc, 0, hp->d_model * sizeof *acc);
+    const float *y[MAX_USED + 1];
+    float w[MAX_USED + 1];
+    u32 n = 0;
     for (u32 i = row * hp->n_used; i < (row + 1) * hp->n_used; i++) {
-        float *y = c->bufs[BUF_EXP_OUT].y[i];
-        for (u32 d = 0; d < hp->d_model; d++)
-            y[d] = ex_flush(y[d]);
-        c->k->axpy(acc, y, c->route_w[i], hp->d_model);
+        y[n] = c->bufs[BUF_EXP_OUT].y[i];
+        w[n++] = c->route_w[i];
     }
     if (c->op->shared) {
-        float *y = c->bufs[BUF_SHARED].y[row], g = c->bufs[BUF_SHARED_W].y[row][0];
-        float e = ex_exp(-fabsf(g)), s = (g >= 0.0f ? 1.0f : e) / (1.0f + e);
-        for (u32 d = 0; d < hp->d_model; d++)
-            y[d] = ex_flush(y[d]);
-        c->k->axpy(acc, y, ex_flush(s), hp->d_model);
+        float g = c->bufs[BUF_SHARED_W].y[row][0], e = ex_exp(-fabsf(g));
+        y[n] = c->bufs[BUF_SHARED].y[row];
+        w[n++] = ex_flush((g >= 0.0f ? 1.0f : e) / (1.0f + e));
     }
-    c->k->add(c->bufs[BUF_X].y[row], acc, hp->d_model);
+    c->k->combine(c->bufs[BUF_X].y[row], y, w, n, hp->d_model);
 }
 
 /* ---- grouping ---- */

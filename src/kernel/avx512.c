@@ -1,27 +1,8 @@
 /* The table for AVX-512 without VNNI (Skylake-SP). */
-#include "kernel/plain_rows.h"
-#include "kernel/tables.h"
-
 #include "kernel/words_avx512.h"
 
 #include "kernel/dots_madd.h"
-#include "kernel/mat_body.h"
-#include "kernel/float_body.h"
-#include "kernel/rows_body.h"
-#include "kernel/attend_body.h"
 
-const struct kernels kernels_avx512 = {
-    .isa = "avx512",
-    .quantise = vec_quantise,
-    .mat = {[DT_Q4_0] = vec_q4_0, [DT_Q4_1] = vec_q4_1, [DT_Q5_0] = vec_q5_0, [DT_Q5_1] = vec_q5_1,
-            [DT_Q8_0] = vec_q8_0, [DT_Q4_K] = vec_q4_k, [DT_Q5_K] = vec_q5_k, [DT_Q6_K] = vec_q6_k,
-            [DT_F32] = vec_f32, [DT_F16] = vec_f16, [DT_BF16] = vec_bf16},
-    .rmsnorm = vec_rmsnorm,
-    .rope = rope,
-    .swiglu = swiglu,
-    .add = add,
-    .axpy = axpy,
-    .attend_f16 = vec_attend_f16,
-    .attend_f16_many = vec_attend_f16_many,
-    .attend_q8 = attend_q8,
-};
+#define TABLE kernels_avx512
+#define ISA "avx512"
+#include "kernel/table_body.h"

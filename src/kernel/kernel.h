@@ -31,9 +31,10 @@ struct act {
     const i16 *sum; /* |sum| <= 32 * 127 = 4064 */
 };
 
-/* One query head of one row over one chunk of positions: what attend_f16 takes and gives. */
+/* One query head of one row over one chunk of positions: what attend_f16 and attend_q8 take and give. */
 struct attend_query {
-    const float *q; /* (d_head) */
+    const float *q; /* (d_head): f16 store */
+    struct act act; /* q8_0 store: q by rule 1 */
     float *o;       /* (d_head) */
     float m, l;
     u32 n_pos;      /* 1..256 */
@@ -66,8 +67,11 @@ struct kernels {
     /* y[i] = y[i] + x[i]. */
     void (*add)(float *y, const float *x, u32 n);
 
-    /* acc[i] = fma(w, y[i], acc[i]). */
-    void (*axpy)(float *acc, const float *y, float w, u32 n);
+    /* Experts' outputs joined (rule 8): x[i] = x[i] + acc, acc = fma(w[r], flush(y[r][i]), acc) for r = 0 .. n_y - 1 from 0. */
+    void (*combine)(float *x, const float *const *y, const float *w, u32 n_y, u32 n);
+
+    /* h[i] = flush(x[i]) as a half: nearest even, half denormals kept, saturating at 65,504. Of a NaN only that it is one. */
+    void (*halves)(u16 *h, const float *x, u32 n);
 
     /* Attention of one query head over one chunk of positions [p0, p1), p1 - p0 <= 256, p0 a multiple of 256
      * (rule 7, f16 store). q: (d_head), k: this head's keys from position p0 on, panels of (d_head, 32) halves;
@@ -84,10 +88,14 @@ struct kernels {
      * group g = dimensions 4g..4g+3 (KV_Q8_BLOCK bytes). v: a row a position: d[d_head / 32] halves, then d_head int8. */
     void (*attend_q8)(float *o, float *m, float *l, const struct act *q, const u8 *k, const u8 *v, u32 n_pos,
                       u32 d_head, float scale);
-};
+    /* The same for n queries, as attend_f16_many does. */
+    void (*attend_q8_many)(struct attend_query *a, u32 n, const u8 *k, const u8 *v, u32 d_head, float scale);
 
-/* Joins chunk (m2, l2, o2) to (m, l, o) by rule 7; the first chunk is copied by the caller. Plain C, one text. */
-void attend_join(float *o, float *m, float *l, const float *o2, float m2, float l2, u32 d_head);
+    /* Joins chunk (m2, l2, o2) to (m, l, o) by rule 7; the first chunk is taken as it is. */
+    void (*attend_join)(float *o, float *m, float *l, const float *o2, float m2, float l2, u32 d_head);
+    /* After the last chunk: o[d] = flush(o[d] / l). */
+    void (*attend_end)(float *o, float l, u32 d_head);
+};
 
 /* Top-k experts (rule 8). logits: (n), not NaN-free by promise: NaN sorts last. ids, w: (n_used) in rank order: by
  * (logit down, id up). Weights: e_i = exp(logit_i - max); used_norm: e_r / (sum of the chosen in rank order), else

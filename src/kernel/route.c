@@ -1,31 +1,26 @@
-/* The two small joins that every device on the host shares as one text: experts chosen for a row, and chunks of
- * attention put together. See kernel.h. */
+/* Experts chosen for a row: one text that every device on the host shares. See kernel.h. */
 #include "kernel/kernel.h"
 
 #include "base/exact.h"
 
-void attend_join(float *o, float *m, float *l, const float *o2, float m2, float l2, u32 d_head)
+/* a stands before b: larger, or b is a NaN and a is not. Of equals the one that came first stays first. */
+static bool before(float a, float b)
 {
-    float top = m2 > *m ? m2 : *m;
-    float a = ex_exp(*m - top), b = ex_exp(m2 - top);
-    *l = fmaf(*l, a, l2 * b);
-    for (u32 d = 0; d < d_head; d++)
-        o[d] = fmaf(o[d], a, o2[d] * b);
-    *m = top;
+    return a > b || (b != b && a == a);
 }
 
-/* The next expert after (bar, id) in the order (logit down, id up); NaN counts as less than everything. */
-static u32 next_best(const float *logits, u32 n, const u16 *taken, u32 n_taken)
+/* The n_used first in that order, by insertion into a short list: most experts are seen once and are not in it. */
+static void choose(const float *logits, u32 n, u32 n_used, u16 *ids)
 {
-    u32 best = n;
+    u32 have = 0;
     for (u32 i = 0; i < n; i++) {
-        bool used = false;
-        for (u32 t = 0; t < n_taken; t++)
-            used |= taken[t] == i;
-        if (!used && (best == n || logits[i] > logits[best] || (logits[best] != logits[best] && logits[i] == logits[i])))
-            best = i;
+        if (have == n_used && !before(logits[i], logits[ids[have - 1]]))
+            continue;
+        u32 at = have < n_used ? have++ : have - 1;
+        for (; at && before(logits[i], logits[ids[at - 1]]); at--)
+            ids[at] = ids[at - 1];
+        ids[at] = (u16)i;
     }
-    return best;
 }
 
 static float sum_exp(const float *logits, u32 n, float top)
@@ -41,8 +36,7 @@ static float sum_exp(const float *logits, u32 n, float top)
 
 void route_topk(const float *logits, u32 n, u32 n_used, bool used_norm, float scale, u16 *ids, float *w)
 {
-    for (u32 r = 0; r < n_used; r++)
-        ids[r] = (u16)next_best(logits, n, ids, r);
+    choose(logits, n, n_used, ids);
     float top = logits[ids[0]], sum = 0.0f;
     for (u32 r = 0; r < n_used; r++) {
         w[r] = ex_flush(ex_exp(logits[ids[r]] - top));

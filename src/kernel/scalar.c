@@ -2,7 +2,7 @@
  * by definition; every other body equals it bit for bit.
  *
  * The innermost loops run over lanes (output rows, positions, dimensions), never along a sum, so a compiler may
- * use any vector width without changing an order. What every table shares with this one stands in plain_rows.h. */
+ * use any vector width without changing an order. What the bodies use for the ends of rows stands in plain_rows.h. */
 #include "kernel/kernel.h"
 
 #include "base/exact.h"
@@ -363,7 +363,68 @@ static void rmsnorm(float *y, const float *x, const float *w, u32 n, float eps)
         y[i] = ex_flush(x[i] * r * w[i]);
 }
 
+static void rope(float *x, const float *cs, u32 d_head, u32 d_rope, bool neox)
+{
+    rope_from(0, x, cs, d_head, d_rope, neox);
+}
+
+static void swiglu(float *y, const float *g, const float *u, u32 n)
+{
+    swiglu_some(y, g, u, n);
+}
+
+static void add(float *y, const float *x, u32 n)
+{
+    add_some(y, x, n);
+}
+
+static void combine(float *x, const float *const *y, const float *w, u32 n_y, u32 n)
+{
+    combine_from(0, x, y, w, n_y, n);
+}
+
+static void halves_of(u16 *h, const float *x, u32 n)
+{
+    halves_some(h, x, n);
+}
+
 /* ---- attention (rule 7) ---- */
+
+/* s[0..n_pos) are scores: becomes weights; *m their maximum, *l their sum. */
+INLINE void chunk_weights(float *s, u32 n_pos, float *m, float *l)
+{
+    float top = s[0], part[32] = {0};
+    for (u32 j = 1; j < n_pos; j++)
+        top = s[j] > top ? s[j] : top;
+    for (u32 j = 0; j < n_pos; j++)
+        s[j] = ex_flush(ex_exp(s[j] - top));
+    for (u32 j = 0; j < n_pos; j++)
+        part[j % 32] += s[j];
+    *m = top;
+    *l = tree(part);
+}
+
+/* Scores of one panel of 32 positions. */
+INLINE void scores_q8(float s[KV_PANEL], const struct act *q, const u8 *k, u32 d_head)
+{
+    float p[KV_PANEL] = {0}, total[KV_PANEL] = {0};
+    u32 n_blocks = d_head / ACT_BLOCK;
+    for (u32 b = 0; b < n_blocks; b++, k += KV_Q8_BLOCK) {
+        i32 acc[KV_PANEL] = {0};
+        const i8 *w = (const i8 *)k + 2 * KV_PANEL;
+        for (u32 i = 0; i < ACT_BLOCK; i++)
+            for (u32 j = 0; j < KV_PANEL; j++)
+                acc[j] += w[i / 4 * 128 + j * 4 + i % 4] * q->q[b * ACT_BLOCK + i];
+        for (u32 j = 0; j < KV_PANEL; j++)
+            p[j] = fmaf((float)acc[j], half_at(k, j) * q->d[b], p[j]);
+        if (b % (SEGMENT / ACT_BLOCK) == SEGMENT / ACT_BLOCK - 1 || b + 1 == n_blocks)
+            for (u32 j = 0; j < KV_PANEL; j++) {
+                total[j] += p[j];
+                p[j] = 0.0f;
+            }
+    }
+    memcpy(s, total, sizeof total);
+}
 
 static void attend_f16(float *o, float *m, float *l, const float *q, const u16 *k, const u16 *v, u32 n_pos, u32 d_head,
                        float scale)
@@ -385,10 +446,51 @@ static void attend_f16(float *o, float *m, float *l, const float *q, const u16 *
             o[d] = fmaf(s[j], ex_half(v[d]), o[d]);
 }
 
+static void attend_q8(float *o, float *m, float *l, const struct act *q, const u8 *k, const u8 *v, u32 n_pos, u32 d_head,
+                      float scale)
+{
+    float s[KV_CHUNK] = {0};
+    for (u32 j0 = 0; j0 < n_pos; j0 += KV_PANEL, k += d_head / ACT_BLOCK * KV_Q8_BLOCK) {
+        scores_q8(s + j0, q, k, d_head);
+        for (u32 j = 0; j < KV_PANEL; j++)
+            s[j0 + j] *= scale;
+    }
+    chunk_weights(s, n_pos, m, l);
+    for (u32 d = 0; d < d_head; d++)
+        o[d] = 0.0f;
+    for (u32 j = 0; j < n_pos; j++, v += d_head / ACT_BLOCK * 34)
+        for (u32 b = 0; b < d_head / ACT_BLOCK; b++) {
+            float w = s[j] * half_at(v, b);
+            const i8 *x = (const i8 *)v + d_head / ACT_BLOCK * 2 + b * ACT_BLOCK;
+            for (u32 d = 0; d < ACT_BLOCK; d++)
+                o[b * ACT_BLOCK + d] = fmaf(w, (float)x[d], o[b * ACT_BLOCK + d]);
+        }
+}
+
 static void attend_f16_many(struct attend_query *a, u32 n, const u16 *k, const u16 *v, u32 d_head, float scale)
 {
     for (u32 i = 0; i < n; i++)
         attend_f16(a[i].o, &a[i].m, &a[i].l, a[i].q, k, v, a[i].n_pos, d_head, scale);
+}
+
+static void attend_q8_many(struct attend_query *a, u32 n, const u8 *k, const u8 *v, u32 d_head, float scale)
+{
+    for (u32 i = 0; i < n; i++)
+        attend_q8(a[i].o, &a[i].m, &a[i].l, &a[i].act, k, v, a[i].n_pos, d_head, scale);
+}
+
+static void attend_join(float *o, float *m, float *l, const float *o2, float m2, float l2, u32 d_head)
+{
+    float top = m2 > *m ? m2 : *m;
+    float a = ex_exp(*m - top), b = ex_exp(m2 - top);
+    *l = fmaf(*l, a, l2 * b);
+    *m = top;
+    join_from(0, o, o2, a, b, d_head);
+}
+
+static void attend_end(float *o, float l, u32 d_head)
+{
+    end_from(0, o, l, d_head);
 }
 
 const struct kernels kernels_scalar = {
@@ -401,8 +503,12 @@ const struct kernels kernels_scalar = {
     .rope = rope,
     .swiglu = swiglu,
     .add = add,
-    .axpy = axpy,
+    .combine = combine,
+    .halves = halves_of,
     .attend_f16 = attend_f16,
     .attend_f16_many = attend_f16_many,
     .attend_q8 = attend_q8,
+    .attend_q8_many = attend_q8_many,
+    .attend_join = attend_join,
+    .attend_end = attend_end,
 };

@@ -43,9 +43,19 @@ WORD vf vf_add(vf a, vf b)
     return _mm256_add_ps(a, b);
 }
 
+WORD vf vf_sub(vf a, vf b)
+{
+    return _mm256_sub_ps(a, b);
+}
+
 WORD vf vf_mul(vf a, vf b)
 {
     return _mm256_mul_ps(a, b);
+}
+
+WORD vf vf_div(vf a, vf b)
+{
+    return _mm256_div_ps(a, b);
 }
 
 /* a * b + c, rounded once. */
@@ -60,6 +70,12 @@ WORD vf vf_fnma(vf a, vf b, vf c)
     return _mm256_fnmadd_ps(a, b, c);
 }
 
+/* The sign turned, of NaN and zero too. */
+WORD vf vf_neg(vf x)
+{
+    return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f));
+}
+
 WORD vf vf_ints(vi x)
 {
     return _mm256_cvtepi32_ps(x);
@@ -69,6 +85,12 @@ WORD vf vf_ints(vi x)
 WORD vf vf_halves(const void *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128(p));
+}
+
+/* LANES halves from floats of magnitude 65,504 or less, or NaN: nearest even, half denormals kept. */
+WORD void vf_store_halves(u16 *p, vf x)
+{
+    _mm_storeu_si128((void *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 WORD vf vf_bf16s(const void *p)
@@ -179,9 +201,21 @@ WORD vf vf_max(vf a, vf b)
     return _mm256_max_ps(a, b);
 }
 
+/* a < b ? a : b, NaN included. */
+WORD vf vf_min(vf a, vf b)
+{
+    return _mm256_min_ps(a, b);
+}
+
 WORD vi vf_bits(vf x)
 {
     return _mm256_castps_si256(x);
+}
+
+/* The same bits as floats. */
+WORD vf vi_floats(vi x)
+{
+    return _mm256_castsi256_ps(x);
 }
 
 WORD vi vi_maxu32(vi a, vi b)
@@ -195,12 +229,39 @@ WORD vi vi_round(vf x)
     return _mm256_cvtps_epi32(x);
 }
 
+/* a < b ? yes : no; no where either is NaN. */
+WORD vf vf_less(vf a, vf b, vf yes, vf no)
+{
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+
 /* ex_flush: magnitudes are below 2^31, so a signed compare orders them. */
 WORD vf vf_flush(vf x)
 {
     vi mag = _mm256_and_si256(vf_bits(x), vi_set(0x7FFFFFFF));
     vi small = _mm256_cmpgt_epi32(vf_bits(vf_set(EX_TINY)), mag);
     return _mm256_andnot_ps(_mm256_castsi256_ps(small), x);
+}
+
+/* Of 2 * LANES floats a, b: those of even index, those of odd; and the way back: the first LANES and the last of x0 y0 x1 y1 .. */
+WORD vf vf_evens(vf a, vf b)
+{
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), 0xD8));
+}
+
+WORD vf vf_odds(vf a, vf b)
+{
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xDD)), 0xD8));
+}
+
+WORD vf vf_zip_first(vf x, vf y)
+{
+    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y), 0x20);
+}
+
+WORD vf vf_zip_last(vf x, vf y)
+{
+    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y), 0x31);
 }
 
 /* The lanes' low bytes; lanes are in -128..127. */

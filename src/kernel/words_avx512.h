@@ -43,9 +43,19 @@ WORD vf vf_add(vf a, vf b)
     return _mm512_add_ps(a, b);
 }
 
+WORD vf vf_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+
 WORD vf vf_mul(vf a, vf b)
 {
     return _mm512_mul_ps(a, b);
+}
+
+WORD vf vf_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
 }
 
 /* a * b + c, rounded once. */
@@ -60,6 +70,12 @@ WORD vf vf_fnma(vf a, vf b, vf c)
     return _mm512_fnmadd_ps(a, b, c);
 }
 
+/* The sign turned, of NaN and zero too. */
+WORD vf vf_neg(vf x)
+{
+    return _mm512_xor_ps(x, _mm512_set1_ps(-0.0f));
+}
+
 WORD vf vf_ints(vi x)
 {
     return _mm512_cvtepi32_ps(x);
@@ -69,6 +85,12 @@ WORD vf vf_ints(vi x)
 WORD vf vf_halves(const void *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256(p));
+}
+
+/* LANES halves from floats of magnitude 65,504 or less, or NaN: nearest even, half denormals kept. */
+WORD void vf_store_halves(u16 *p, vf x)
+{
+    _mm256_storeu_si256((void *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 WORD vf vf_bf16s(const void *p)
@@ -178,9 +200,21 @@ WORD vf vf_max(vf a, vf b)
     return _mm512_max_ps(a, b);
 }
 
+/* a < b ? a : b, NaN included. */
+WORD vf vf_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
+
 WORD vi vf_bits(vf x)
 {
     return _mm512_castps_si512(x);
+}
+
+/* The same bits as floats. */
+WORD vf vi_floats(vi x)
+{
+    return _mm512_castsi512_ps(x);
 }
 
 WORD vi vi_maxu32(vi a, vi b)
@@ -194,12 +228,39 @@ WORD vi vi_round(vf x)
     return _mm512_cvtps_epi32(x);
 }
 
+/* a < b ? yes : no; no where either is NaN. */
+WORD vf vf_less(vf a, vf b, vf yes, vf no)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
+}
+
 /* ex_flush. */
 WORD vf vf_flush(vf x)
 {
     __mmask16 big = _mm512_cmp_epu32_mask(_mm512_and_si512(vf_bits(x), _mm512_set1_epi32(0x7FFFFFFF)),
                                           _mm512_castps_si512(_mm512_set1_ps(EX_TINY)), _MM_CMPINT_NLT);
     return _mm512_maskz_mov_ps(big, x);
+}
+
+/* Of 2 * LANES floats a, b: those of even index, those of odd; and the way back: the first LANES and the last of x0 y0 x1 y1 .. */
+WORD vf vf_evens(vf a, vf b)
+{
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), b);
+}
+
+WORD vf vf_odds(vf a, vf b)
+{
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b);
+}
+
+WORD vf vf_zip_first(vf x, vf y)
+{
+    return _mm512_permutex2var_ps(x, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), y);
+}
+
+WORD vf vf_zip_last(vf x, vf y)
+{
+    return _mm512_permutex2var_ps(x, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), y);
 }
 
 /* The lanes' low bytes. */

@@ -44,9 +44,19 @@ WORD vf vf_add(vf a, vf b)
     return vaddq_f32(a, b);
 }
 
+WORD vf vf_sub(vf a, vf b)
+{
+    return vsubq_f32(a, b);
+}
+
 WORD vf vf_mul(vf a, vf b)
 {
     return vmulq_f32(a, b);
+}
+
+WORD vf vf_div(vf a, vf b)
+{
+    return vdivq_f32(a, b);
 }
 
 /* a * b + c, rounded once. */
@@ -61,6 +71,12 @@ WORD vf vf_fnma(vf a, vf b, vf c)
     return vfmsq_f32(c, a, b);
 }
 
+/* The sign turned, of NaN and zero too. */
+WORD vf vf_neg(vf x)
+{
+    return vnegq_f32(x);
+}
+
 WORD vf vf_ints(vi x)
 {
     return vcvtq_f32_s32(x);
@@ -70,6 +86,12 @@ WORD vf vf_ints(vi x)
 WORD vf vf_halves(const void *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+}
+
+/* LANES halves from floats of magnitude 65,504 or less, or NaN: nearest even, half denormals kept. */
+WORD void vf_store_halves(u16 *p, vf x)
+{
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)));
 }
 
 WORD vf vf_bf16s(const void *p)
@@ -169,9 +191,21 @@ WORD vf vf_max(vf a, vf b)
     return vbslq_f32(vcgtq_f32(a, b), a, b);
 }
 
+/* a < b ? a : b, NaN included. */
+WORD vf vf_min(vf a, vf b)
+{
+    return vbslq_f32(vcltq_f32(a, b), a, b);
+}
+
 WORD vi vf_bits(vf x)
 {
     return vreinterpretq_s32_f32(x);
+}
+
+/* The same bits as floats. */
+WORD vf vi_floats(vi x)
+{
+    return vreinterpretq_f32_s32(x);
 }
 
 WORD vi vi_maxu32(vi a, vi b)
@@ -185,12 +219,39 @@ WORD vi vi_round(vf x)
     return vcvtnq_s32_f32(x);
 }
 
+/* a < b ? yes : no; no where either is NaN. */
+WORD vf vf_less(vf a, vf b, vf yes, vf no)
+{
+    return vbslq_f32(vcltq_f32(a, b), yes, no);
+}
+
 /* ex_flush: |x| >= 2^-40 or NaN keeps its bits. */
 WORD vf vf_flush(vf x)
 {
     uint32x4_t mag = vreinterpretq_u32_s32(vi_and(vf_bits(x), vi_set(0x7FFFFFFF)));
     uint32x4_t big = vcgeq_u32(mag, vreinterpretq_u32_f32(vdupq_n_f32(EX_TINY)));
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(x), big));
+}
+
+/* Of 2 * LANES floats a, b: those of even index, those of odd; and the way back: the first LANES and the last of x0 y0 x1 y1 .. */
+WORD vf vf_evens(vf a, vf b)
+{
+    return vuzp1q_f32(a, b);
+}
+
+WORD vf vf_odds(vf a, vf b)
+{
+    return vuzp2q_f32(a, b);
+}
+
+WORD vf vf_zip_first(vf x, vf y)
+{
+    return vzip1q_f32(x, y);
+}
+
+WORD vf vf_zip_last(vf x, vf y)
+{
+    return vzip2q_f32(x, y);
 }
 
 /* The lanes' low bytes; lanes are in -128..127. */
