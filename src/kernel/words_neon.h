@@ -178,8 +178,8 @@ WORD i32 sum_16(const i8 *q)
 /* Byte j of lane r: 16 where bit (4 * odd + j) of byte `byte` of lane r of x is set, else 0. */
 WORD vi vi_spread_bits(vi x, u32 byte, u32 odd)
 {
-    uint8x16_t at = vorrq_u8(vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(0x0404040400000000u), vcreate_u64(0x0C0C0C0C08080808u))),
-                             vdupq_n_u8((u8)byte));
+    uint64x2_t lane = vcombine_u64(vcreate_u64(0x0404040400000000u), vcreate_u64(0x0C0C0C0C08080808u)); /* its first byte */
+    uint8x16_t at = vorrq_u8(vreinterpretq_u8_u64(lane), vdupq_n_u8((u8)byte));
     uint8x16_t bit = vreinterpretq_u8_u32(vdupq_n_u32(odd ? 0x80402010u : 0x08040201u));
     uint8x16_t set = vtstq_u8(vqtbl1q_u8(vreinterpretq_u8_s32(x), at), bit);
     return vreinterpretq_s32_u8(vandq_u8(set, vdupq_n_u8(16)));
