@@ -261,12 +261,33 @@ static struct char_set covered(const struct chars *c, u32 state)
 static struct char_set edge_classes(struct chars_edge e)
 {
     struct char_set s = {{0, 0}};
-    for (unsigned class = e.hi < 0x20 ? LAST + 1 : char_class(e.lo < 0x20 ? 0x20 : e.lo); class <= char_class(e.hi) && class <= LAST; class++)
+    unsigned last = char_class(e.hi);
+    for (unsigned class = char_class(e.lo < 0x20 ? 0x20 : e.lo); e.hi >= 0x20 && class <= last; class++)
         char_set_add(&s, class);
     return s;
 }
 
-/* safe(1) is what is covered; safe(k) is that, cut with safe(k - 1) of every state it leads to. */
+static int size_of(struct char_set s)
+{
+    return __builtin_popcountll(s.w[0]) + __builtin_popcountll(s.w[1]);
+}
+
+/* A set that every state it leads to, by its classes, has too. Where an edge's target has less, either the edge's
+ * classes go or what the target lacks, whichever leaves more: any choice is right. */
+static struct char_set safe_from(const struct chars *c, u32 state, struct char_set s, const struct char_set *now)
+{
+    for (u32 e = c->states[state].first; e < c->states[state].first + c->states[state].n; e++) {
+        struct char_set on = edge_classes(c->edges[e]), to = now[c->edges[e].to];
+        if (!((on.w[0] & s.w[0]) | (on.w[1] & s.w[1])))
+            continue;
+        struct char_set with = {{s.w[0] & to.w[0], s.w[1] & to.w[1]}};
+        struct char_set without = {{s.w[0] & ~on.w[0], s.w[1] & ~on.w[1]}};
+        s = size_of(with) >= size_of(without) ? with : without;
+    }
+    return s;
+}
+
+/* safe(1) is what is covered; safe(k) is a part of it that leads only to states whose safe(k - 1) has all of it. */
 void chars_mark_safe(struct chars *c)
 {
     if (!c->n)
@@ -277,15 +298,7 @@ void chars_mark_safe(struct chars *c)
         own[s] = now[s] = covered(c, s);
     for (u32 k = 2; own && now && next && k <= 2u << (CHARS_SAFE - 1); k++) {
         for (u32 s = 0; s < c->n; s++) {
-            next[s] = own[s];
-            for (u32 e = c->states[s].first; e < c->states[s].first + c->states[s].n; e++) {
-                struct char_set on = edge_classes(c->edges[e]);
-                const struct char_set *to = &now[c->edges[e].to];
-                if (!((on.w[0] & own[s].w[0]) | (on.w[1] & own[s].w[1])))
-                    continue;
-                next[s].w[0] &= to->w[0];
-                next[s].w[1] &= to->w[1];
-            }
+            next[s] = safe_from(c, s, own[s], now);
             for (u32 i = 0; i < CHARS_SAFE; i++)
                 if (k == 2u << i)
                     c->states[s].safe[i] = next[s];

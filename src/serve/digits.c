@@ -162,9 +162,14 @@ static bool double_bound(struct decimal *d, const json_t *v, bool upper, bool ex
         *large = true;
     if (exclusive)
         x = nextafter(x, inside);
-    if (!isinf(x))
-        decimal_of_double(d, x);
-    return !isinf(x);
+    char text[400];
+    if (isinf(x))
+        return false;
+    if (x < 0x1p53 && x > -0x1p53)
+        return decimal_of_double(d, x), true;
+    snprintf(text, sizeof text, "%.0f", x); /* exactly: some read integers that large exactly */
+    decimal_of_text(d, text);
+    return true;
 }
 
 /* ---- states ---- */

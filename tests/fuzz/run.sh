@@ -13,6 +13,9 @@ mkdir -p $out
 base="src/base/base.c src/base/dtype.c src/model/gguf.c src/model/gguf_find.c"
 answers="src/serve/bytes.c src/serve/stops.c src/serve/calls.c"
 
+schema="src/serve/automaton.c src/serve/chars.c src/serve/digits.c src/serve/grammar.c src/serve/pattern.c
+    src/serve/schema.c src/serve/schema_leaves.c src/serve/spelling.c src/serve/vocab_mask.c src/serve/vocab_trie.c"
+
 # fuzz NAME MAX_LEN SOURCES_AND_LIBRARIES...
 fuzz() {
     name=$1 max_len=$2
@@ -41,6 +44,7 @@ fuzz() {
 {
     fuzz gguf 8192 $base src/model/hparams.c src/model/weights.c
     fuzz token 512 $base src/model/token*.c -lpcre2-8 -lutf8proc
+    fuzz schema 512 $base $schema src/model/token*.c -lpcre2-8 -lutf8proc -ljansson -pthread
     fuzz request 2048 $base $answers src/serve/api_error.c src/serve/fields.c src/serve/request*.c -ljansson
     fuzz stops 512 $base $answers src/serve/answer.c src/model/token*.c -lpcre2-8 -lutf8proc -ljansson
 }
