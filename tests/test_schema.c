@@ -431,7 +431,7 @@ static void test_calls(void **state)
 static struct masks *masks_of(const char *schema)
 {
     struct grammar g;
-    struct masks *m;
+    struct masks *m = NULL;
     struct err err = {.text = ""};
     json_t *j = parsed(schema);
     if (schema_open(&g, j, false, &err) || masks_open(&m, tiny_vocab, &g, 1 << 20, &err))
