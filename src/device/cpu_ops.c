@@ -8,8 +8,9 @@
 #include <string.h>
 
 enum {
-    TASK_BYTES = 48 << 10, /* weights in a task: long against a claim (some 100 ns), short against a lost time slice */
-    TALL_BYTES = 192 << 10 /* stays in a second cache of 256 KiB while all tiles of rows pass */
+    TASK_BYTES = 144 << 10, /* weights in a task: long against a claim (some 100 ns) and the wait for its first lines, short
+                             * against a lost time slice */
+    WIDE = 4                /* panels that a kernel reads side by side (mat_body.h) */
 };
 
 void cpu_quantise_part(const struct cpu *c, enum plan_buf b, u32 row, u32 c0, u32 c1)
@@ -27,16 +28,16 @@ static u32 ceil_div(u32 a, u32 b)
     return (a + b - 1) / b;
 }
 
-/* Panels in a task: TASK_BYTES of weights, or TALL_BYTES where rows are many enough that a kernel first gathers them
- * (mat_tile.h), which must pay off over some panels; but enough tasks that no thread waits long for the last one; even,
- * so that a task's columns are whole activation blocks. */
-static u32 chunk_panels(const struct cpu *c, u32 n_panels, u64 panel_bytes, u32 rows)
+/* Panels in a task: TASK_BYTES of weights, but enough tasks that no thread waits long for the last one; a multiple of WIDE, or
+ * two where the threads are many for the panels: even, so that a task's columns are whole activation blocks. */
+static u32 chunk_panels(const struct cpu *c, u32 n_panels, u64 panel_bytes)
 {
-    u32 by_bytes = (u32)((rows > 4 ? TALL_BYTES : TASK_BYTES) / (panel_bytes ? panel_bytes : 1));
+    u32 by_bytes = (u32)(TASK_BYTES / (panel_bytes ? panel_bytes : 1));
     u32 by_share = n_panels / (pool_threads(c->pool) * 4);
-    u32 chunk = by_bytes < by_share ? by_bytes : by_share;
-    chunk = (chunk + 1) / 2 * 2;
-    return chunk < 2 ? 2 : chunk;
+    u32 chunk = min_u32(by_bytes, by_share) / WIDE * WIDE;
+    if (chunk)
+        return chunk;
+    return n_panels / pool_threads(c->pool) >= 2 * WIDE ? WIDE : 2;
 }
 
 static void cut_product(const struct cpu *c, const struct plan_op *op, struct cpu_cut *cut)
@@ -47,7 +48,7 @@ static void cut_product(const struct cpu *c, const struct plan_op *op, struct cp
         panels += cut->w[m]->n_panels;
         bytes += cut->w[m]->mat_bytes;
     }
-    cut->chunk = chunk_panels(c, panels, bytes / panels, rows);
+    cut->chunk = chunk_panels(c, panels, bytes / panels);
     for (u32 m = 0; m < op->n_mats; m++) {
         cut->first[m] = tasks;
         tasks += ceil_div(cut->w[m]->n_panels, cut->chunk);

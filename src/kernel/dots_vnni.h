@@ -17,12 +17,16 @@ WORD vi weights_8(const u8 *p)
 WORD void dots(vi (*acc)[STRIPS], const vi (*w)[8], u32 rows, u32 strips, const i8 *x, u32 g0, u32 n, u32 chain)
 {
     (void)chain;
-    UNROLL for (u32 g = g0; g < g0 + n; g++)
+    UNROLL for (u32 g = g0; g < g0 + n; g++) {
+        vi now[STRIPS];
+        UNROLL for (u32 s = 0; s < strips; s++)
+            now[s] = vi_hold(w[s][g]);
         UNROLL for (u32 r = 0; r < rows; r++) {
             vi xv = vi_four(x + r * LINE_Q + 4 * g);
             UNROLL for (u32 s = 0; s < strips; s++)
-                acc[r][s] = DP4(acc[r][s], w[s][g], xv);
+                acc[r][s] = DP4(acc[r][s], now[s], xv);
         }
+    }
 }
 
 /* The same for weights of 8 bits. */

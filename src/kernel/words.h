@@ -21,4 +21,10 @@ WORD void fetch(const void *p)
     __builtin_prefetch(p);
 }
 
+/* Loads that follow it are not made before it. */
+WORD void part_loads(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
+
 #endif

@@ -11,8 +11,9 @@
 enum {
     LANES = 8,
     QUERIES = 2, /* of attention at once: 8 sums */
-    GROUP = 4,
-    STRIPS = 1 /* 8 registers of weights leave 8 */
+    GROUP = 4,     /* activation rows whose dots advance together, at most */
+    STRIPS = 2,    /* registers of outputs that share a broadcast activation in a tile of products, and */
+    TILE_ROWS = 3  /* its rows: 6 dots, 6 sums, 2 of weights, an activation: 15 of 16 */
 };
 
 typedef __m256 vf;
@@ -166,6 +167,13 @@ WORD i32 sum_16(const i8 *q)
 {
     __m128i s = _mm_sad_epu8(_mm_xor_si128(_mm_loadu_si128((const void *)q), _mm_set1_epi8(-128)), _mm_setzero_si128());
     return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;
+}
+
+/* x, from here on in a register: gcc would load it anew wherever it is used. */
+WORD vi vi_hold(vi x)
+{
+    __asm__("" : "+x"(x));
+    return x;
 }
 
 /* Shifts of 16-bit lanes: bits that cross a byte are masked off by the caller. */

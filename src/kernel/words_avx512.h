@@ -11,8 +11,9 @@
 enum {
     LANES = 16,
     QUERIES = 8, /* of attention at once: 16 sums */
-    GROUP = 4, /* activation rows whose dots advance together */
-    STRIPS = 2 /* registers of outputs that share a broadcast activation in a tall tile: 2 x 8 of weights fit in 32 */
+    GROUP = 4,     /* activation rows whose dots advance together, at most */
+    STRIPS = 4,    /* registers of outputs that share a broadcast activation in a tile of products, and */
+    TILE_ROWS = 3  /* its rows: 12 dots, 12 sums, 4 of weights, an activation: 29 of 32 */
 };
 
 typedef __m512 vf;
@@ -166,6 +167,13 @@ WORD i32 sum_16(const i8 *q)
 {
     __m128i s = _mm_sad_epu8(_mm_xor_si128(_mm_loadu_si128((const void *)q), _mm_set1_epi8(-128)), _mm_setzero_si128());
     return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;
+}
+
+/* x, from here on in a register: gcc would load it anew wherever it is used. */
+WORD vi vi_hold(vi x)
+{
+    __asm__("" : "+v"(x));
+    return x;
 }
 
 /* Shifts of 16-bit lanes: bits that cross a byte are masked off by the caller. */

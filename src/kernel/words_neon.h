@@ -13,7 +13,8 @@ enum {
     LANES = 4,
     QUERIES = 2, /* of attention at once: 16 sums and 8 registers of columns, of 32 */
     GROUP = 4,
-    STRIPS = 1 /* 8 registers of weights; two of a row's activations serve 8 dots by lane */
+    STRIPS = 1, /* 8 registers of weights; two of a row's activations serve 8 dots by lane */
+    TILE_ROWS = 4 /* of a tile of products: smmla takes them in pairs */
 };
 
 typedef float32x4_t vf;
