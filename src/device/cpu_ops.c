@@ -93,8 +93,7 @@ static void cut_op(const struct cpu *c, const struct plan_op *op, struct cpu_cut
     case OP_EXPERTS_IN:
     case OP_EXPERTS_OUT: {
         const struct cpu_weight *w = cut->w[0];
-        cut->chunk = chunk_panels(c, w->n_panels * hp->n_used, w->mat_bytes / w->n_panels,
-                                  cpu_op_rows(c, op) * hp->n_used / hp->n_experts);
+        cut->chunk = chunk_panels(c, w->n_panels * hp->n_used, w->mat_bytes / w->n_panels);
         if (cut->chunk > w->n_panels)
             cut->chunk = (w->n_panels + 1) / 2 * 2;
         cut->first[1] = ceil_div(w->n_panels, cut->chunk); /* tasks of one group */
