@@ -91,7 +91,7 @@ struct ps_engine_options { /* zero-initialise; 0 or NULL: the default */
     uint32_t n_ctx;        /* per slot; the largest that fits, up to the model's own */
     uint32_t n_threads;    /* one for each core */
     uint32_t n_queue;      /* streams that may wait for a slot: 64 */
-    uint32_t chunk;        /* prompt rows a step reads at most: 64 */
+    uint32_t chunk;        /* prompt rows a step reads at most: 128 */
     const char *device;    /* "cpu" */
     const char *isa;       /* the best of this CPU */
     const char *kv;        /* "f16"; "q8_0" */

@@ -128,7 +128,7 @@ static int modes(struct verify_settings *out, const struct verify_bounds *b, str
 
 static int chunks(struct verify_settings *out, const struct verify_bounds *b, struct err *err)
 {
-    const u32 sizes[] = {1, 7, b->whole};
+    const u32 sizes[] = {1, 7, 64, b->whole};
     for (u32 i = 0; i < COUNT(sizes); i++) {
         struct ps_engine_options o = plain(b);
         o.chunk = sizes[i];

@@ -1,7 +1,7 @@
 /* Prompts and their solo runs. See verify_text.h.
  *
  * Lengths stand around the borders at which something changes: 32 positions (a panel of keys), 256
- * and 512 (chunks of attention), 64 (a step's prompt rows); answers then cross them. */
+ * and 512 (chunks of attention), 128 (a step's prompt rows); answers then cross them. */
 #include "cli/verify_text.h"
 
 #include <stdio.h>

@@ -162,7 +162,7 @@ void ps_decoder_close(struct ps_decoder *d)
 enum {
     DEFAULT_SLOTS = 4,
     DEFAULT_QUEUE = 64,
-    DEFAULT_CHUNK = 64,
+    DEFAULT_CHUNK = 128, /* of 128 experts 8 each: 8 rows an expert; 64 read 15 % fewer tokens a second, 256 as many */
     MAX_SLOTS = 1024
 };
 
