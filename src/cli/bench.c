@@ -4,6 +4,7 @@
  * does falls on all of them; medians are printed with least and most. */
 #include "cli/bench.h"
 
+#include "cli/bench_server.h"
 #include "cli/cli.h"
 #include "cli/cost.h"
 #include "cli/outfile.h"
@@ -15,7 +16,7 @@
 #include <string.h>
 
 struct bench {
-    const char *streams, *plot;
+    const char *streams, *plot, *http, *key_file;
     u32 prompt, gen, runs;
     bool mixed, json;
     struct opts_engine engine;
@@ -48,6 +49,10 @@ static const struct opt table[] = {
     {0, "runs", OPT_U32, AT(runs), 1, BENCH_MAX_RUNS, "R", "runs at each number: 5"},
     {0, "mixed", OPT_FLAG, AT(mixed), 0, 0, NULL,
      "how running streams keep their pace while a long prompt is read"},
+    {0, "http", OPT_TEXT, AT(http), 0, 0, "URL",
+     "measure a running plainsong serve, 8 streams; with -m by turns with an engine of this "
+     "process, and the ratio"},
+    {0, "api-key-file", OPT_TEXT, AT(key_file), 0, 0, "FILE", "whose first key the server takes"},
     {0, "json", OPT_FLAG, AT(json), 0, 0, NULL, "one JSON object instead of the table"},
     {0, "plot", OPT_TEXT, AT(plot), 0, 0, "FILE.svg",
      "tok/s over streams as a picture, beside the table"},
@@ -97,8 +102,12 @@ static int check(const struct bench *o, struct bench_setup *s, struct err *err)
         .profile = o->engine.profile,
         .seed = SEED,
     };
-    if (read_widths(o->streams ? o->streams : o->mixed ? "4" : "1,2,4,8", s, err))
+    if (read_widths(o->streams ? o->streams : o->mixed ? "4" : o->http ? "8" : "1,2,4,8", s, err))
         return -1;
+    if (o->http && (o->mixed || o->plot))
+        return err_set(err, "--http with --%s: expected one of them", o->mixed ? "mixed" : "plot");
+    if (o->key_file && !o->http)
+        return err_set(err, "--api-key-file: expected --http URL with it");
     u32 slots = most_streams(s) + s->mixed;
     if (slots > BENCH_MAX_STREAMS)
         return err_set(err, "--streams %u with --mixed: expected less", slots - 1);
@@ -286,6 +295,20 @@ static int open_plot(struct outfile *plot, const struct bench *o, struct err *er
     return rc;
 }
 
+/* The server is asked first: a model that nothing will be compared with is not loaded. */
+static int measure_server(const struct bench *o, struct bench_setup *s, struct err *err)
+{
+    struct bench_server server;
+    struct bench_rig rig = {.setup = s};
+    int rc = bench_server_open(&server, o->http, o->key_file, s, err);
+    if (rc == 0 && o->engine.model)
+        rc = open_rig(&rig, o, s, err);
+    if (rc == 0)
+        rc = bench_server_run(&server, &rig, o->json, err);
+    close_rig(&rig);
+    return rc;
+}
+
 int cli_bench(int argc, char **argv)
 {
     struct bench o = {0};
@@ -304,6 +327,10 @@ int cli_bench(int argc, char **argv)
         return rc == OPTS_HELPED ? EXIT_DONE : EXIT_USAGE;
     if (check(&o, &s, &err))
         return cli_fail(usage.command, EXIT_USAGE, "%s", err.text);
+    if (o.http) {
+        rc = measure_server(&o, &s, &err);
+        return rc ? cli_fail(usage.command, EXIT_WORLD, "%s", err.text) : EXIT_DONE;
+    }
     rc = open_plot(&plot, &o, &err);
     if (rc == 0)
         rc = open_rig(&rig, &o, &s, &err);

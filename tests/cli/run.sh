@@ -357,6 +357,47 @@ m = json.load(open(sys.argv[1]))["mixed"][0]
 assert m["prompt_tokens"] == 200 and m["ratio_p95"]["median"] > 0 and m["prompt_tok_s"]["median"] > 0, m
 ' "$tmp/out"
 
+# ---- bench of a server
+
+says 1 "bench: no server" "is plainsong serve running there?" bench --http http://127.0.0.1:9
+says 1 "bench: not a URL" '--http "127.0.0.1:9": expected http://HOST[:PORT]' bench --http 127.0.0.1:9
+says 2 "bench: a key without a server" "expected --http URL with it" bench --api-key-file "$tmp/keys"
+says 2 "bench: a server and --mixed" "expected one of them" bench --http http://127.0.0.1:9 --mixed
+echo "a-key-of-the-test" >"$tmp/keys"
+"$plainsong" serve --port 0 --slots 2 --api-key-file "$tmp/keys" >"$tmp/serve.out" 2>"$tmp/serve.err" </dev/null &
+server=$!
+trap 'kill $server 2>/dev/null; rm -rf "$tmp"' EXIT
+tries=0
+while ! grep -q "Z ready " "$tmp/serve.err" && kill -0 $server 2>/dev/null && [ $tries -lt 600 ]; do
+    sleep 0.1
+    tries=$((tries + 1))
+done
+url=http://127.0.0.1:$(sed -n 's/.*Z listening .*:\([0-9]*\)$/\1/p' "$tmp/serve.err")
+says 1 "bench: a server that wants a key" "answers 401: " bench --http "$url" --streams 1
+says 1 "bench: a server's slots" "has 2 slots and --streams asks for 3" bench --http "$url" --streams 3 --api-key-file "$tmp/keys"
+says 1 "bench: a server's context" "that of $url is 4096" bench --http "$url" --streams 1 --prompt 5000 --api-key-file "$tmp/keys"
+says 1 "bench: nothing at a path" "answers 404: " bench --http "$url/none" --streams 1 --api-key-file "$tmp/keys"
+set -- --http "$url" --api-key-file "$tmp/keys" --streams 1,2 --prompt 8 --gen 16 --runs 2
+gives 0 "bench: a server beside an engine" "every text the same by both" bench "$@" -m "$model"
+run 0 "bench: a server's JSON" bench "$@" -m "$model" --json &&
+    holds "bench: a server's JSON has every field" python3 -c '
+import json, sys
+j = json.load(open(sys.argv[1]))
+assert (j["model"], j["slots"], j["ctx"], j["repeats"]) == ("plainsong-tiny-q4_0", 2, 4096, 2), j
+assert [(r["streams"], r["path"]) for r in j["runs"]] == [(1, "http"), (1, "engine"), (2, "http"), (2, "engine")]
+assert [r["streams"] for r in j["http_to_engine"]] == [1, 2]
+for r in j["runs"]:
+    for key in "with_first_tok_s first_byte_ms first_token_ms".split():
+        assert 0 < r[key]["min"] <= r[key]["median"] <= r[key]["max"], (key, r)
+    for key in "aggregate_tok_s first_token_p95_ms between_ms between_p95_ms".split():
+        assert r[key]["median"] >= 0, (key, r)
+' "$tmp/out"
+kill $server
+wait $server
+status=$?
+trap 'rm -rf "$tmp"' EXIT
+if [ $status -eq 0 ]; then ok "serve: SIGTERM ends it with status 0"; else not_ok "serve: SIGTERM ends it with status 0" "$status"; fi
+
 # ---- files a command writes: asked for before the work, whole or not at all, never the model
 
 cp models/plainsong-tiny-q4_0.gguf "$tmp/own.gguf"
