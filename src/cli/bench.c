@@ -22,7 +22,9 @@ struct bench {
     struct opts_engine engine;
 };
 
-enum { PROMPT = 128, MIXED_PROMPT = 4096, GEN = 64, RUNS = 5, SEED = 1, CTX_STEP = 256 };
+/* Of a server's streams the first is at work when the last one's prompt is read: short prompts leave a steady state. */
+enum { PROMPT = 128, MIXED_PROMPT = 4096, HTTP_PROMPT = 16, GEN = 64, HTTP_GEN = 128 };
+enum { RUNS = 5, SEED = 1, CTX_STEP = 256 };
 
 static const struct opt_usage usage = {
     "bench",
@@ -44,8 +46,8 @@ static const struct opt table[] = {
     {0, "streams", OPT_TEXT, AT(streams), 0, 0, "LIST",
      "numbers of streams: 1,2,4,8; with --mixed: 4"},
     {0, "prompt", OPT_U32, AT(prompt), 1, 1 << 20, "N",
-     "tokens a stream reads: 128; of the joining prompt with --mixed: 4096"},
-    {0, "gen", OPT_U32, AT(gen), 4, 1 << 20, "N", "tokens a stream makes: 64"},
+     "tokens a stream reads: 128, with --http 16; of the joining prompt with --mixed: 4096"},
+    {0, "gen", OPT_U32, AT(gen), 4, 1 << 20, "N", "tokens a stream makes: 64, with --http 128"},
     {0, "runs", OPT_U32, AT(runs), 1, BENCH_MAX_RUNS, "R", "runs at each number: 5"},
     {0, "mixed", OPT_FLAG, AT(mixed), 0, 0, NULL,
      "how running streams keep their pace while a long prompt is read"},
@@ -94,8 +96,9 @@ static int check(const struct bench *o, struct bench_setup *s, struct err *err)
     *s = (struct bench_setup){
         .prompt = o->prompt  ? o->prompt
                   : o->mixed ? MIXED_PROMPT
+                  : o->http  ? HTTP_PROMPT
                              : PROMPT,
-        .gen = o->gen ? o->gen : GEN,
+        .gen = o->gen ? o->gen : o->http ? HTTP_GEN : GEN,
         .runs = o->runs ? o->runs : RUNS,
         .mixed = o->mixed,
         .serialize = o->engine.serialize,
