@@ -35,21 +35,113 @@ static bool wanted(u32 isa)
 
 /* ---- the machine ---- */
 
-static void bench_machine(void)
+static double read_gb_s, peak_gmac_s[16]; /* of one thread; peak by instruction set, 0: not measured */
+
+typedef u64 line __attribute__((vector_size(64)));
+
+/* Eight streams: one leaves half of what the memory gives to a core. */
+static void measure_reading(void)
 {
-    u64 n = COLD_BYTES / sizeof(u64);
-    u64 *at = mem_alloc(COLD_BYTES), sum = 0;
+    enum { PLACES = 8, PART = 1 << 20, AHEAD = 512 };
+    u8 *at = mem_alloc(COLD_BYTES);
     memset(at, 1, COLD_BYTES);
-    double best = 1e9;
-    for (u32 r = 0; r < RUNS; r++) {
+    for (u32 run = 0; run < 3 * COLD_BYTES / PART; run += 8) {
         double t = cpu_now();
-        for (u64 i = 0; i < n; i += 8) /* a word a line: the memory's speed, not the adder's */
-            sum += at[i];
-        t = cpu_now() - t;
-        best = t < best ? t : best;
+        for (u32 part = 0; part < 8; part++) {
+            const u8 *from = at + (u64)((run + part) % (COLD_BYTES / PART)) * PART;
+            line sum[PLACES] = {{0}};
+            for (u32 i = 0; i < PART / PLACES; i += sizeof(line))
+                for (u32 k = 0; k < PLACES; k++) {
+                    const u8 *here = from + k * (PART / PLACES) + i;
+                    __builtin_prefetch(here + AHEAD);
+                    sum[k] ^= *(const line *)here;
+                }
+            __asm__ volatile("" ::"m"(sum));
+        }
+        double gb_s = 1e-9 * 8 * PART / (cpu_now() - t);
+        read_gb_s = gb_s > read_gb_s ? gb_s : read_gb_s;
     }
-    printf("memory: %.1f GB/s read by one thread%s\n", COLD_BYTES / best * 1e-9, sum ? "" : " ");
     mem_free(at, COLD_BYTES);
+}
+
+#if defined(__x86_64__)
+/* Twelve chains in registers of the instructions that an instruction set's dots are made of, 1000 times. */
+#define TWELVE(one) one("0") one("1") one("2") one("3") one("4") one("5") one("6") one("7") one("8") one("9") one("10") one("11")
+#define PEAK(name, one)                                                                                                \
+    static void name(void)                                                                                             \
+    {                                                                                                                  \
+        u64 n = 1000;                                                                                                  \
+        __asm__ volatile("1:\n" TWELVE(one) "dec %0\njnz 1b\nvzeroupper"                                             \
+                         : "+r"(n)::"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",   \
+                           "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "cc");                                         \
+    }
+#define DOT_512(r) "vpdpbusd %%zmm14, %%zmm13, %%zmm" r "\n"
+#define DOT_256(r) "%{vex%} vpdpbusd %%ymm14, %%ymm13, %%ymm" r "\n"
+/* q4 products: pairs of bytes to 16 bits, added up there. */
+#define PAIRS_512(r) "vpmaddubsw %%zmm14, %%zmm13, %%zmm12\nvpaddw %%zmm12, %%zmm" r ", %%zmm" r "\n"
+#define PAIRS_256(r) "vpmaddubsw %%ymm14, %%ymm13, %%ymm12\nvpaddw %%ymm12, %%ymm" r ", %%ymm" r "\n"
+PEAK(peak_dot_512, DOT_512)
+PEAK(peak_dot_256, DOT_256)
+PEAK(peak_pairs_512, PAIRS_512)
+PEAK(peak_pairs_256, PAIRS_256)
+
+static const struct {
+    const char *isa, *what;
+    void (*run)(void);
+    u32 macs;
+} PEAKS[] = {{"avx2", "vpmaddubsw + vpaddw, 32 bytes", peak_pairs_256, 32},
+             {"avxvnni", "vpdpbusd, 32 bytes", peak_dot_256, 32},
+             {"avx512", "vpmaddubsw + vpaddw, 64 bytes", peak_pairs_512, 64},
+             {"avx512vnni", "vpdpbusd, 64 bytes", peak_dot_512, 64}};
+
+static void measure_peaks(void)
+{
+    for (u32 i = 0; i < COUNT(PEAKS); i++)
+        for (u32 k = 0; k < n_isas; k++)
+            for (u32 run = 0; run < 200 && !strcmp(isas[k], PEAKS[i].isa); run++) {
+                double t = cpu_now();
+                for (u32 j = 0; j < 20; j++)
+                    PEAKS[i].run();
+                double gmac_s = 1e-9 * 20 * 12000.0 * PEAKS[i].macs / (cpu_now() - t);
+                peak_gmac_s[k] = gmac_s > peak_gmac_s[k] ? gmac_s : peak_gmac_s[k];
+            }
+}
+
+static const char *peak_of(const char *isa)
+{
+    for (u32 i = 0; i < COUNT(PEAKS); i++)
+        if (!strcmp(isa, PEAKS[i].isa))
+            return PEAKS[i].what;
+    return "";
+}
+#else
+static void measure_peaks(void) /* not written for other machines: shares are left out */
+{
+}
+
+static const char *peak_of(const char *isa)
+{
+    (void)isa;
+    return "";
+}
+#endif
+
+static void print_machine(void)
+{
+    printf("machine: %.1f GB/s read from memory by one thread\n", read_gb_s);
+    for (u32 k = 0; k < n_isas; k++)
+        if (peak_gmac_s[k] > 0)
+            printf("machine: %-11s %.0f GMAC/s at most by one thread (%s)\n", isas[k], peak_gmac_s[k], peak_of(isas[k]));
+}
+
+/* "  87 % of reading    6 % of the peak": what a product's figures are of the machine's. NAN, INFINITY: does not apply. */
+static void print_shares(u32 isa, double gb_s, double gmac_s)
+{
+    if (gb_s < 1.05 * read_gb_s) /* else from a cache */
+        printf("  %3.0f %% of reading", 100 * gb_s / read_gb_s);
+    if (gmac_s / peak_gmac_s[isa] < 2) /* neither is missing */
+        printf("  %3.0f %% of the peak", 100 * gmac_s / peak_gmac_s[isa]);
+    printf("\n");
 }
 
 /* ---- products ---- */
@@ -127,14 +219,17 @@ static void bench_mat(enum dtype type)
             for (u32 k = 0; k < n_isas; k++) {
                 if (!wanted(k) || (!strcmp(isas[k], "scalar") && !only_isa))
                     continue;
-                u32 p0 = big ? n / 8 * (run % 8) : 0, p1 = big ? p0 + n / 8 : n; /* eighths in turn: never in the cache */
+                u32 part = (run * n_isas + k) % 8; /* eighths in turn, each body another: never in the cache */
+                u32 p0 = big ? n / 8 * part : 0, p1 = big ? p0 + n / 8 : n;
                 double s = time_mat(tables[k], type, &r, MS[i], w, p0, p1) * n / (p1 - p0);
                 best[k] = s < best[k] ? s : best[k];
             }
         for (u32 k = 0; k < n_isas; k++)
-            if (best[k] < 1e9)
-                printf("%-5s M=%-3u %-11s %6.1f GB/s %7.1f GMAC/s\n", t->name, MS[i], isas[k],
-                       (double)n * (double)file / best[k] * 1e-9, macs / best[k] * 1e-9);
+            if (best[k] < 1e9) {
+                double gb_s = (double)n * (double)file / best[k] * 1e-9, gmac_s = macs / best[k] * 1e-9;
+                printf("%-5s M=%-3u %-11s %6.1f GB/s %7.1f GMAC/s", t->name, MS[i], isas[k], gb_s, gmac_s);
+                print_shares(k, big ? gb_s : INFINITY, t->quantised ? gmac_s : NAN);
+            }
     }
     fflush(stdout);
     free_rows(&r);
@@ -296,8 +391,9 @@ int main(int argc, char **argv)
     for (u32 k = 0; k < n_isas; k++)
         tables[k] = kernels_choose(isas[k]);
     check_seed(1);
-    if (all || !strcmp(name, "machine"))
-        bench_machine();
+    measure_reading();
+    measure_peaks();
+    print_machine();
     for (u32 t = 0; t < DT_LIMIT; t++)
         if (dtype_info(t) && kernels_scalar.mat[t] && (all || !strcmp(name, dtype_info(t)->name)))
             bench_mat(t);
