@@ -119,6 +119,20 @@ static void put_path(const struct plot *p, enum bench_path path, const char *col
     fputs("</g>\n", p->out);
 }
 
+/* The engine's medians as numbers, above the points of both paths. */
+static void put_values(const struct plot *p, const char *colour)
+{
+    for (u32 i = 0; i < p->r->n_series; i++) {
+        const struct bench_series *s = &p->r->series[i];
+        struct bench_spread t = bench_figure(s, FIG_TOK_S);
+        if (s->path == PATH_ENGINE)
+            fprintf(p->out,
+                    "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" font-size=\"12\" fill=\"%s\" stroke=\"#fff\" "
+                    "stroke-width=\"3\" paint-order=\"stroke\">%.*f</text>\n",
+                    x_of(p, s->streams) - 4, y_of(p, t.max) - 9, colour, t.median < 10 ? 1 : 0, t.median);
+    }
+}
+
 static void put_roof(const struct plot *p)
 {
     const char *join = "M";
@@ -168,7 +182,8 @@ static void put_title(const struct plot *p)
     char name[64];
     snprintf(name, sizeof name, "%.60s", p->r->model.name);
     put_text(p->out, name);
-    fprintf(p->out, "</text>\n<text x=\"%d\" y=\"52\" fill=\"#333\">", LEFT);
+    fprintf(p->out, ", %u layers, %.2f GB</text>\n<text x=\"%d\" y=\"52\" fill=\"#333\">",
+            p->r->model.n_layers, 1e-9 * (double)p->r->model.file_bytes, LEFT);
     put_text(p->out, p->r->machine->cpu);
     fprintf(p->out, ", %s, %u threads, %.1f GB/s; commit %s</text>\n", p->r->stats.isa,
             p->r->stats.n_threads, p->r->machine->peak_gb_s, p->r->commit);
@@ -189,6 +204,7 @@ void bench_plot(const struct bench_result *r, FILE *out)
     put_roof(&p);
     put_path(&p, PATH_DEVICE, "#d9730d", 4);
     put_path(&p, PATH_ENGINE, "#1f5fbf", -4);
+    put_values(&p, "#1f5fbf");
     put_legend(&p);
     fputs("</svg>\n", p.out);
 }
