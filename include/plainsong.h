@@ -103,7 +103,8 @@ struct ps_engine_options { /* zero-initialise; 0 or NULL: the default */
 
 PS_API struct ps_engine *ps_engine_open(const struct ps_model *m, const struct ps_engine_options *o,
                                         struct ps_error *err);
-PS_API void ps_engine_close(struct ps_engine *e); /* cancels what runs */
+/* Every stream was closed before, so no thread waits in one; what closed streams left running is cancelled. */
+PS_API void ps_engine_close(struct ps_engine *e);
 
 struct ps_stats { /* counted since open */
     uint64_t steps, submissions, waits, rows, prompt_rows, logit_rows, expert_groups;
@@ -215,7 +216,7 @@ struct ps_token {
 };
 
 /* Queues the request. What can never fit is refused here with both numbers (PS_TOO_LONG), a wrong field by its name
- * (PS_INVALID), and with PS_BUSY when as many wait as may. */
+ * (PS_INVALID), and with PS_BUSY when as many wait for a slot as may. */
 PS_API struct ps_stream *ps_stream_open(struct ps_engine *e, const struct ps_request *r, struct ps_error *err);
 /* Waits for the next token: 1 and *t; 0 at the end (ps_stream_info tells why); -1 when the stream failed. An end token
  * is not handed out. */

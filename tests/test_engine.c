@@ -86,8 +86,10 @@ static void one_submission_a_step(void **state)
         struct ps_stats before, after;
         struct ps_token t;
         struct ps_error err;
+        engine_hold(e, true); /* they start in one step, however late this thread gets to open the last */
         for (u32 i = 0; i < B; i++)
             s[i] = start(e, i, 1, N);
+        engine_hold(e, false);
         for (u32 i = 0; i < B; i++) /* from here on every stream decodes */
             assert_int_equal(ps_stream_next(s[i], &t, &err), 1);
         ps_engine_stats(e, &before);
@@ -224,6 +226,31 @@ static void a_full_queue_refuses_and_disturbs_nobody(void **state)
     ps_engine_close(e);
 }
 
+/* The bound holds however many are opened before the engine gets to look: what waits for a free slot counts apart. */
+static void the_queue_is_bounded_while_slots_are_free(void **state)
+{
+    (void)state;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 2, .n_queue = 3});
+    struct ps_stream *s[6];
+    struct ps_error err;
+    struct ps_stats st;
+    u32 ids[8];
+    make_ids(ids, 8, 3);
+    struct ps_request r = {.ids = ids, .n_ids = 8, .max_tokens = 4, .ignore_end = true, .want_logits = true};
+    engine_hold(e, true);
+    for (u32 i = 0; i < 6; i++) {
+        s[i] = ps_stream_open(e, &r, &err);
+        assert_int_equal(s[i] != NULL, i < 5);
+    }
+    assert_int_equal(err.kind, PS_BUSY);
+    ps_engine_stats(e, &st);
+    assert_int_equal(st.n_queued, 5);
+    engine_hold(e, false);
+    for (u32 i = 0; i < 5; i++)
+        drain(s[i], NULL);
+    ps_engine_close(e);
+}
+
 static void cancels_end_at_the_next_step_in_every_phase(void **state)
 {
     (void)state;
@@ -262,23 +289,41 @@ static void cancels_end_at_the_next_step_in_every_phase(void **state)
     ps_engine_close(e);
 }
 
+static const u32 *wait_a_while(void *asked) /* past the deadline, from the third token on */
+{
+    if (++*(u32 *)asked >= 3)
+        usleep(60000);
+    return NULL;
+}
+
 static void deadlines_end_streams(void **state)
 {
     (void)state;
     struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 1});
-    u32 ids[8];
+    u32 ids[8], asked = 0;
     struct ps_error err;
     struct ps_token t;
     struct ps_stream_info info;
     make_ids(ids, 8, 3);
-    struct ps_request r = {.ids = ids, .n_ids = 8, .ignore_end = true, .deadline_s = 0.05};
-    struct ps_stream *s = ps_stream_open(e, &r, &err);
-    assert_non_null(s);
-    while (ps_stream_next(s, &t, &err) == 1)
-        ;
-    ps_stream_info(s, &info);
-    assert_int_equal(info.end, PS_END_DEADLINE);
-    ps_stream_close(s);
+    struct ps_request r = {.ids = ids, .n_ids = 8, .ignore_end = true, .deadline_s = 0.05,
+                           .mask = {&asked, wait_a_while, NULL}};
+    for (u32 i = 0; i < 2; i++, r.deadline_s = 1e-6) { /* while it decodes; before it has begun */
+        struct ps_stream *s = ps_stream_open(e, &r, &err);
+        assert_non_null(s);
+        while (ps_stream_next(s, &t, &err) == 1)
+            ;
+        ps_stream_info(s, &info);
+        assert_int_equal(info.end, PS_END_DEADLINE);
+        assert_in_range(info.n_generated, 0, 3);
+        ps_stream_close(s);
+    }
+    static const double WRONG[] = {-0.1, -INFINITY, NAN};
+    for (u32 i = 0; i < COUNT(WRONG); i++) { /* time that has run out already is not "none" */
+        r.deadline_s = WRONG[i];
+        assert_null(ps_stream_open(e, &r, &err));
+        assert_int_equal(err.kind, PS_INVALID);
+        assert_non_null(strstr(err.text, "deadline_s"));
+    }
     ps_engine_close(e);
 }
 
@@ -375,6 +420,27 @@ static void took(void *arg, u32 id)
     struct notes *n = arg;
     if (n->n_took < COUNT(n->took))
         n->took[n->n_took++] = id;
+}
+
+/* A mask is told of the token that is taken, also where that was settled before. */
+static void a_mask_is_told_of_forced_tokens(void **state)
+{
+    (void)state;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 1});
+    struct ps_error err;
+    struct ps_token t;
+    struct notes notes = {0};
+    u32 ids[8];
+    make_ids(ids, COUNT(ids), 3);
+    struct ps_request r = {.ids = ids, .n_ids = 2, .max_tokens = 6, .forced = ids + 2, .mask = {&notes, allowed, took}};
+    struct ps_stream *s = ps_stream_open(e, &r, &err);
+    assert_non_null(s);
+    while (ps_stream_next(s, &t, &err) == 1)
+        ;
+    assert_int_equal(notes.n_took, 6);
+    assert_memory_equal(notes.took, ids + 2, 6 * sizeof *ids);
+    ps_stream_close(s);
+    ps_engine_close(e);
 }
 
 static void polling_masks_and_slots(void **state)
@@ -512,10 +578,12 @@ int main(void)
         cmocka_unit_test(q8_keys_change_no_byte_between_companies),
         cmocka_unit_test(what_cannot_fit_is_refused_with_both_numbers),
         cmocka_unit_test(a_full_queue_refuses_and_disturbs_nobody),
+        cmocka_unit_test(the_queue_is_bounded_while_slots_are_free),
         cmocka_unit_test(cancels_end_at_the_next_step_in_every_phase),
         cmocka_unit_test(deadlines_end_streams),
         cmocka_unit_test(seeds_choose_alike_in_company),
         cmocka_unit_test(forced_tokens_are_the_answer),
+        cmocka_unit_test(a_mask_is_told_of_forced_tokens),
         cmocka_unit_test(polling_masks_and_slots),
         cmocka_unit_test(logprobs_follow_the_logits),
         cmocka_unit_test(closing_cancels),

@@ -221,12 +221,12 @@ static i32 choose(const struct ps_engine *e, struct ps_stream *s, const float *l
     i32 id = sampler_choose(s->sampler, logits, known(s), mask, err);
     if (id < 0)
         return -1;
-    if (s->mask.took)
+    if (s->forced)
+        id = (i32)s->ids[known(s)];
+    if (s->mask.allowed && s->mask.took)
         s->mask.took(s->mask.arg, (u32)id);
     if (s->logits)
         memcpy(s->logits + (u64)s->n_generated * e->plan.hp.n_vocab, logits, e->plan.hp.n_vocab * sizeof *logits);
-    if (s->forced)
-        id = (i32)s->ids[known(s)];
     if (s->logprobs)
         s->logprobs[s->n_generated] = logprob_row(logits, e->plan.hp.n_vocab, (u32)id,
                                                   s->top ? s->top + (u64)s->n_generated * s->n_top : NULL, s->n_top);

@@ -53,6 +53,8 @@ static int check(const struct ps_engine *e, const struct ps_request *r, struct e
     for (size_t i = 0; i < r->n_ids; i++)
         if (r->ids[i] >= e->plan.hp.n_vocab)
             return err_set(err, "prompt token %zu is %u: expected less than %u", i, r->ids[i], e->plan.hp.n_vocab);
+    if (!(r->deadline_s >= 0)) /* NaN too */
+        return err_set(err, "deadline_s is %g: expected 0 (none) or more", r->deadline_s);
     if (r->n_top > LOGPROB_MAX_TOP)
         return err_set(err, "n_top is %u: expected at most %d", r->n_top, LOGPROB_MAX_TOP);
     if (r->forced && !r->max_tokens)
@@ -121,7 +123,8 @@ struct ps_stream *ps_stream_open(struct ps_engine *e, const struct ps_request *r
         return NULL;
     }
     pthread_mutex_lock(&e->lock);
-    bool full = e->n_queued >= e->n_queue && e->n_active >= e->n_slots;
+    u64 free_slots = e->n_slots - e->n_active; /* streams that wait only until the scheduler looks do not count */
+    bool full = e->n_queued >= e->n_queue + free_slots;
     if (!full) {
         *e->queue_end = s;
         e->queue_end = &s->next;
