@@ -91,6 +91,10 @@ void pages_slots(struct server *s, struct http_exchange *x)
     field(&out, "steps", (double)stats.steps);
     field(&out, "submissions", (double)stats.submissions);
     field(&out, "rows", (double)stats.rows);
+    field(&out, "prompt_rows", (double)stats.prompt_rows);
+    field(&out, "logit_rows", (double)stats.logit_rows);
+    field(&out, "bytes_read", (double)stats.bytes_read);
+    field(&out, "time_s", time_now()); /* the clock of differences between two readings */
     field(&out, "setup_s", stats.setup_s);
     field(&out, "submit_s", stats.submit_s);
     field(&out, "wait_s", stats.wait_s);
@@ -149,7 +153,8 @@ void pages_web(struct server *s, struct http_exchange *x)
     bytes_put(&out, page_html, sizeof page_html - 1);
     http_add_header(x, "Content-Security-Policy",
                     "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
-                    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+                    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+                    "require-trusted-types-for 'script'; trusted-types 'none'"); /* no text becomes markup */
     http_add_header(x, "X-Content-Type-Options", "nosniff");
     http_add_header(x, "Referrer-Policy", "no-referrer");
     http_add_header(x, "Cache-Control", "no-cache");
