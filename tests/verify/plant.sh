@@ -94,7 +94,7 @@ stop=--stop
 # The order in which experts are added up turns round as soon as a step has several rows.
 plant order-experts src/device/cpu_ops.c \
     '/^static void combine_task/,/^}/ {
-         s/float \*y = c->bufs\[BUF_EXP_OUT\].y\[i\];/u32 k = c->n_rows > 1 ? (2 * row + 1) * hp->n_used - 1 - i : i; float *y = c->bufs[BUF_EXP_OUT].y[k];/
+         s/y\[n\] = c->bufs\[BUF_EXP_OUT\].y\[i\];/u32 k = c->n_rows > 1 ? (2 * row + 1) * hp->n_used - 1 - i : i; y[n] = c->bufs[BUF_EXP_OUT].y[k];/
          s/c->route_w\[i\]/c->route_w[k]/
      }' \
     'layer 0, combine'
