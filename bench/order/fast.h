@@ -25,5 +25,7 @@ void fast_f32_rows(float *const *y, const struct act *const *x, u32 n_rows, cons
 void fast_rmsnorm(float *y, const float *x, const float *w, u32 n, float eps);
 void fast_attend_many(struct attend_query *a, u32 n, const u16 *k, const u16 *v, u32 d_head, float scale);
 void fast_route(const float *logits, u32 n, u32 n_used, bool used_norm, float scale, u16 *ids, float *w);
+/* The product's own text, compiled for this machine. */
+void fixed_route(const float *logits, u32 n, u32 n_used, bool used_norm, float scale, u16 *ids, float *w);
 
 #endif

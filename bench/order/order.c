@@ -274,7 +274,7 @@ static void run_route(void *arg, u32 body, u32 part)
 {
     struct row *t = arg;
     (void)part;
-    (body == FREE ? fast_route : route_topk)(t->x, t->n_experts, 8, t->used_norm, 1.0f, t->ids[body], t->y[body]);
+    (body == FREE ? fast_route : body == FIXED ? fixed_route : route_topk)(t->x, t->n_experts, 8, t->used_norm, 1.0f, t->ids[body], t->y[body]);
 }
 
 static void bench_rows(const struct kernels *k)
@@ -300,7 +300,7 @@ static void bench_rows(const struct kernels *k)
     measure(&b);
     for (u32 i = 0; i < 2; i++) {
         t.used_norm = i == 0;
-        b = (struct bench){.bodies = 1 << TABLE | 1 << FREE,
+        b = (struct bench){.bodies = 1 << TABLE | 1 << FIXED | 1 << FREE,
                            .n_parts = 1,
                            .times = 400,
                            .run = run_route,
@@ -309,7 +309,10 @@ static void bench_rows(const struct kernels *k)
                            .unit = "rows/us"};
         snprintf(b.name, sizeof b.name, "8 of 128 experts, softmax over %s", i ? "all" : "the chosen");
         run_route(&t, TABLE, 0);
+        run_route(&t, FIXED, 0);
         run_route(&t, FREE, 0);
+        if (memcmp(t.y[TABLE], t.y[FIXED], 8 * sizeof(float)))
+            abort();
         if (memcmp(t.ids[TABLE], t.ids[FREE], 8 * sizeof(u16)))
             abort();
         compare(&b, t.y[TABLE], t.y[FREE], 8);

@@ -14,5 +14,7 @@ native="-march=native -mprefer-vector-width=512"
 flags="-std=c11 -D_GNU_SOURCE -I$root/src -I$root/include -O3 -Wall -Wextra -Wshadow -pthread"
 ${CC:-gcc} $flags $native -ffast-math -c "$here/fast.c" -o "$tmp/fast.o"
 ${CC:-gcc} $flags $native -ffp-contract=off -DFIXED_ORDER -c "$here/fast.c" -o "$tmp/fixed.o"
-${CC:-gcc} $flags "$here/order.c" "$tmp/fast.o" "$tmp/fixed.o" "$build/internal.a" -lmvec -lm -pthread -o "$tmp/order"
+${CC:-gcc} $flags -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -Droute_topk=fixed_route -c \
+    "$root/src/kernel/route.c" -o "$tmp/route.o"
+${CC:-gcc} $flags "$here/order.c" "$tmp/fast.o" "$tmp/fixed.o" "$tmp/route.o" "$build/internal.a" -lmvec -lm -pthread -o "$tmp/order"
 "$tmp/order" "$@"
