@@ -67,6 +67,9 @@ release_programs() {
     done
     if [ "$what" = all ]; then
         [ -f tests/synthetic.sh ] && echo "synthetic sh tests/synthetic.sh build/release/plainsong"
+        for part in clients raw company; do
+            echo "serve-$part sh tests/serve/run.sh build/release/plainsong $part"
+        done
         echo "cli sh tests/cli/run.sh build/release/plainsong"
         echo "house sh tests/house.sh"
         echo "api sh tests/api.sh build/release"

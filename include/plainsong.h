@@ -180,6 +180,9 @@ struct ps_mask {
     const uint32_t *(*allowed)(void *arg); /* bits, 32 to a word, low bit first, 1 = allowed: (n_vocab), valid until the
                                             * next call; NULL: all */
     void (*took)(void *arg, uint32_t id);  /* end tokens too */
+    void (*done)(void *arg);   /* NULL, or called once when the engine will not ask again, which may be a step after
+                                * ps_stream_close: arg may go now. By any thread, with locks held, like notify. Not when
+                                * ps_stream_open fails */
 };
 
 struct ps_request {

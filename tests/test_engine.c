@@ -399,6 +399,7 @@ struct notes {
     atomic_uint told;
     u32 mask[4096 / 32];
     u32 asked, n_took, took[8];
+    atomic_uint done;
 };
 
 static void note(void *arg)
@@ -420,6 +421,11 @@ static void took(void *arg, u32 id)
     struct notes *n = arg;
     if (n->n_took < COUNT(n->took))
         n->took[n->n_took++] = id;
+}
+
+static void mask_done(void *arg)
+{
+    atomic_fetch_add(&((struct notes *)arg)->done, 1);
 }
 
 /* A mask is told of the token that is taken, also where that was settled before. */
@@ -452,7 +458,7 @@ static void polling_masks_and_slots(void **state)
     u32 ids[20], n = 0;
     make_ids(ids, COUNT(ids), 3);
     struct ps_request r = {.ids = ids, .n_ids = COUNT(ids), .max_tokens = 8, .ignore_end = true, .tag = 77,
-                           .notify = note, .notify_arg = &notes, .mask = {&notes, allowed, took}};
+                           .notify = note, .notify_arg = &notes, .mask = {&notes, allowed, took, mask_done}};
     struct ps_stream *s = ps_stream_open(e, &r, &err);
     assert_non_null(s);
     struct ps_token t;
@@ -478,6 +484,38 @@ static void polling_masks_and_slots(void **state)
     do
         ps_engine_stats(e, &stats);
     while (stats.turn_s > 0); /* the engine waits for work */
+    assert_int_equal(atomic_load(&notes.done), 1);
+    ps_engine_close(e);
+}
+
+/* A mask stays the engine's until it says so: a step in progress may ask after the stream was closed. */
+static void a_mask_outlives_its_stream(void **state)
+{
+    (void)state;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 2});
+    struct ps_error err;
+    u32 ids[20];
+    make_ids(ids, COUNT(ids), 3);
+    for (u32 i = 0; i < 20; i++) {
+        struct notes *notes = calloc(1, sizeof *notes);
+        struct ps_request r = {.ids = ids, .n_ids = COUNT(ids), .max_tokens = 8, .ignore_end = true,
+                               .mask = {notes, allowed, took, mask_done}};
+        struct ps_stream *s = ps_stream_open(e, &r, &err);
+        struct ps_token t;
+        assert_non_null(s);
+        for (u32 k = 0; k < i % 9; k++)
+            ps_stream_next(s, &t, &err);
+        ps_stream_close(s);
+        while (!atomic_load(&notes->done))
+            ;
+        memset(notes, 0xFF, sizeof *notes);
+        free(notes);
+    }
+    struct notes none = {0};
+    struct ps_request bad = {.ids = ids, .n_ids = COUNT(ids), .sampling.temperature = -1, .sampling.top_p = 7,
+                             .mask = {&none, allowed, took, mask_done}};
+    assert_null(ps_stream_open(e, &bad, &err));
+    assert_int_equal(atomic_load(&none.done), 0);
     ps_engine_close(e);
 }
 
@@ -585,6 +623,7 @@ int main(void)
         cmocka_unit_test(forced_tokens_are_the_answer),
         cmocka_unit_test(a_mask_is_told_of_forced_tokens),
         cmocka_unit_test(polling_masks_and_slots),
+        cmocka_unit_test(a_mask_outlives_its_stream),
         cmocka_unit_test(logprobs_follow_the_logits),
         cmocka_unit_test(closing_cancels),
         cmocka_unit_test(bad_options_are_named),

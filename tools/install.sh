@@ -47,6 +47,9 @@ find_missing() { # run|test
     needs_jinja2 || missing="$missing python3-jinja2"
     if [ "$1" = test ]; then
         command -v python3 >/dev/null || missing="$missing python3"
+        command -v node >/dev/null || missing="$missing nodejs"
+        command -v npm >/dev/null || missing="$missing npm"
+        command -v openssl >/dev/null || missing="$missing openssl"
         python3 -W ignore -c 'import jsonschema; jsonschema.Draft202012Validator' >/dev/null 2>&1 ||
             missing="$missing python3-jsonschema"
         needs_header cmocka.h '#include <stdarg.h>

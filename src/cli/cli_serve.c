@@ -1,5 +1,6 @@
 /* plainsong serve: the command line of the server. */
 #include "cli/cli.h"
+#include "cli/cost.h"
 #include "cli/opts.h"
 #include "serve/serve.h"
 
@@ -35,7 +36,7 @@ static const struct opt table[] = {
     {0, "per-key", OPT_U32, AT(per_key), 0, 100000, "N", "requests that one key may have in work; 0: no limit"},
     {0, "queue", OPT_U32, AT(queue), 1, 100000, "N", "requests that may wait for a slot (32)"},
     {0, "queue-tokens", OPT_U64, AT(queue_tokens), 0, 0, "N",
-     "prompt and answer tokens of all requests in work; 0: four times slots x context"},
+     "prompt and answer tokens of all requests in work; 0: a context for each that may run or wait"},
     {0, "allow-host", OPT_MANY, AT(allow_hosts), 0, 0, "NAME",
      "a name by which this server is reached, beside localhost and addresses; may be repeated"},
     {0, "cors", OPT_MANY, AT(cors), 0, 0, "ORIGIN", "an origin whose pages may ask, * for all; may be repeated"},
@@ -49,6 +50,11 @@ static const struct opt table[] = {
     {0, "ping", OPT_U32, AT(ping_s), 1, 3600, "S", "between comments in an event stream that is silent (10)"},
     {0, "stuck", OPT_U32, AT(stuck_s), 1, 86400, "S", "a step that lasts longer makes /health say 503 (60)"},
 };
+
+static void greet(struct ps_engine *engine)
+{
+    cost_greet(engine, true);
+}
 
 int cli_serve(int argc, char **argv)
 {
@@ -72,6 +78,7 @@ int cli_serve(int argc, char **argv)
         .queue_tokens = l.queue_tokens, .per_key = l.per_key, .max_body_bytes = (u64)l.body_mib << 20,
         .max_connections = l.connections, .request_s = l.request_s, .drain_s = l.drain_s, .ping_s = l.ping_s,
         .stuck_s = l.stuck_s, .name = l.name};
+    o.loaded = o.log_json ? NULL : greet; /* a JSON log holds nothing else */
     opts_engine_fill(&l.engine, &o.engine);
     rc = serve_run(&o, &err);
     free(path);

@@ -8,6 +8,8 @@ void stream_free(struct ps_stream *s)
 {
     if (!s)
         return;
+    if (s->mask.done)
+        s->mask.done(s->mask.arg);
     sampler_close(s->sampler);
     pthread_cond_destroy(&s->changed);
     free(s->ids);
@@ -119,6 +121,7 @@ struct ps_stream *ps_stream_open(struct ps_engine *e, const struct ps_request *r
     s->engine = e;
     pthread_cond_init(&s->changed, NULL);
     if (fill(s, r, max_tokens, err)) {
+        s->mask.done = NULL;
         stream_free(s);
         return NULL;
     }
@@ -135,6 +138,7 @@ struct ps_stream *ps_stream_open(struct ps_engine *e, const struct ps_request *r
     if (full) {
         err_set(err, "the queue is full: %u streams run and %u wait; try again later", e->n_slots, e->n_queue);
         of_kind(PS_BUSY, err);
+        s->mask.done = NULL;
         stream_free(s);
         return NULL;
     }

@@ -312,8 +312,10 @@ static void take_body(struct http_exchange *x, const char *text, size_t n)
     size_t before = x->body.cap;
     bytes_put(&x->body, text, n);
     u64 all = atomic_fetch_add(&h->bodies_bytes, x->body.cap - before) + (x->body.cap - before);
-    if (x->body.failed || all > h->o.max_bodies_bytes)
+    if (x->body.failed || all > h->o.max_bodies_bytes) {
+        http_add_header(x, "Retry-After", "5");
         refuse(x, 503, "too many large requests at once: try again later");
+    }
 }
 
 /* The headers are there. A refusal of a body that is not too long is sent after it was read (and forgotten): a client that
@@ -350,6 +352,7 @@ static enum MHD_Result access_connection(void *arg, struct MHD_Connection *c, co
         x->asked = true;
         pthread_mutex_lock(&h->lock);
         x->conn->asked = true;
+        pthread_cond_signal(&h->stop); /* one more to look at */
         pthread_mutex_unlock(&h->lock);
         if (!x->discard) {
             atomic_fetch_add(&x->refs, 1);
@@ -533,6 +536,19 @@ void http_quiesce(struct http *h)
     MHD_quiesce_daemon(h->daemon);
     close(h->listener);
     h->listener = -1;
+}
+
+bool http_all_sent(struct http *h)
+{
+    bool all = true;
+    pthread_mutex_lock(&h->lock);
+    for (struct http_exchange *x = h->exchanges; x && all; x = x->next) {
+        pthread_mutex_lock(&x->lock);
+        all = x->gone || !x->status;
+        pthread_mutex_unlock(&x->lock);
+    }
+    pthread_mutex_unlock(&h->lock);
+    return all;
 }
 
 u32 http_connections(struct http *h)

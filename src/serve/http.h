@@ -38,6 +38,8 @@ int http_open(struct http **out, const struct http_opts *o, struct err *err);
 u32 http_port(const struct http *h);
 /* No new connections; those there are go on. */
 void http_quiesce(struct http *h);
+/* Whether no answer that was begun waits to be sent. */
+bool http_all_sent(struct http *h);
 /* Ends all connections. Exchanges still held stay valid until released. */
 void http_close(struct http *h);
 u32 http_connections(struct http *h);

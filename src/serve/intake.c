@@ -170,6 +170,14 @@ static void answer_now(struct server *s, struct asked *a, const struct request *
 
 /* ---- requests for tokens ---- */
 
+/* Here the pump never sees it: its line in the log is the HTTP thread's again. */
+static void refuse(struct server *s, struct asked *a, const struct api_error *e)
+{
+    http_mark(a->x, 0);
+    routes_refuse(s, a->x, a->endpoint, e);
+    give_back(s, a);
+}
+
 static bool model_known(const struct server *s, const struct request *r)
 {
     return !s->o.strict_model || !r->model || strcmp(r->model, s->name) == 0;
@@ -187,20 +195,17 @@ static void take_in(struct server *s, struct asked *a)
         return;
     }
     if (request_parse(&r, a->endpoint, body, len, &e)) {
-        routes_refuse(s, a->x, a->endpoint, &e);
-        give_back(s, a);
+        refuse(s, a, &e);
         return;
     }
     if (!model_known(s, &r)) {
         api_error_set(&e, 404, "invalid_request_error", "model_not_found", "model", "there is no such model here: this server has \"%.100s\"",
                       s->name);
-        routes_refuse(s, a->x, a->endpoint, &e);
-        give_back(s, a);
+        refuse(s, a, &e);
     } else if (!makes_tokens(a->endpoint)) {
         answer_now(s, a, &r);
     } else if (job_make(&j, s, a->x, a->key, &r, &e)) {
-        routes_refuse(s, a->x, a->endpoint, &e);
-        give_back(s, a);
+        refuse(s, a, &e);
     } else {
         pump_start(s->pump, j);
     }

@@ -255,6 +255,11 @@ static void note(void *job)
     pump_note(j->server->pump, j);
 }
 
+static void mask_done(void *mask)
+{
+    mask_close(mask);
+}
+
 int job_open_stream(struct job *j, u32 i, struct api_error *e)
 {
     struct choice *c = &j->choices[i];
@@ -272,10 +277,12 @@ int job_open_stream(struct job *j, u32 i, struct api_error *e)
         .ignore_end = j->r.ignore_end, .want_logprobs = j->r.logprobs, .n_top = j->r.top_logprobs,
         .domain = j->key ? keys_domain(j->key) : 0, .notify = note, .notify_arg = j, .tag = http_id(j->x)};
     if (c->mask)
-        r.mask = (struct ps_mask){c->mask, mask_allowed, mask_took};
+        r.mask = (struct ps_mask){c->mask, mask_allowed, mask_took, mask_done};
     c->stream = ps_stream_open(j->server->engine, &r, &err);
-    if (c->stream)
+    if (c->stream) {
+        c->mask = NULL; /* the engine's now: a step in progress may ask it after the stream is closed */
         return 0;
+    }
     if (err.kind == PS_BUSY)
         return api_error_set(e, 429, "rate_limit_error", "queue_full", NULL, "%.200s", err.text);
     if (err.kind == PS_TOO_LONG)
@@ -445,6 +452,14 @@ bool job_turn(struct job *j)
     }
     send_out(j, over);
     return over;
+}
+
+void job_stop(struct job *j)
+{
+    struct api_error e;
+    api_error_set(&e, 503, "server_error", "draining", NULL, "the server is stopping");
+    fail(j, &e);
+    send_out(j, true);
 }
 
 void job_ping(struct job *j, double now)

@@ -20,7 +20,7 @@ struct choice {
     struct job *job;
     struct ps_stream *stream;    /* NULL: not opened yet, or over */
     struct answer *answer;
-    struct mask *mask;           /* NULL: all tokens may come */
+    struct mask *mask;           /* NULL: all tokens may come, or the stream has it */
     u32 index;
     bool over;
     double last;                 /* when its last token was made; 0: none yet */
@@ -68,6 +68,8 @@ int job_make(struct job **out, struct server *s, struct http_exchange *x, struct
 int job_open_stream(struct job *j, u32 i, struct api_error *e);
 /* Turns tokens into the answer until there is none left; opens what may be opened; true when all is said. Pump thread. */
 bool job_turn(struct job *j);
+/* The server ends before the job: says so to the client. */
+void job_stop(struct job *j);
 void job_ping(struct job *j, double now);
 
 #endif

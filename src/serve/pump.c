@@ -161,8 +161,10 @@ static void *pump_main(void *arg)
     }
     adopt(p);
     pthread_mutex_unlock(&p->lock);
-    while (p->jobs)
+    while (p->jobs) {
+        job_stop(p->jobs);
         end_job(p, p->jobs);
+    }
     return NULL;
 }
 

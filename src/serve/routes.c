@@ -152,8 +152,17 @@ static void allow_origin(struct http_exchange *x, const char *cors)
     http_add_header(x, "Access-Control-Allow-Origin", cors);
     if (strcmp(cors, "*") != 0)
         http_add_header(x, "Vary", "Origin");
+    http_add_header(x, "Access-Control-Expose-Headers", "Retry-After");
 }
 
+static void allow_methods(struct http_exchange *x)
+{
+    for (u32 i = 0; i < COUNT(ROUTES); i++)
+        if (strcmp(http_path(x), ROUTES[i].path) == 0)
+            http_add_header(x, "Allow", strcmp(ROUTES[i].method, "GET") == 0 ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
+}
+
+/* OPTIONS: a browser asks whether a page may ask, or someone which methods there are. */
 static int preflight(struct http_exchange *x, const char *cors)
 {
     struct bytes none = {0};
@@ -164,7 +173,8 @@ static int preflight(struct http_exchange *x, const char *cors)
         http_add_header(x, "Access-Control-Allow-Headers", "*, Authorization");
         http_add_header(x, "Access-Control-Max-Age", "600");
     }
-    http_reply(x, cors ? 204 : 403, "text/plain", &none);
+    allow_methods(x);
+    http_reply(x, 204, "text/plain", &none);
     return -1;
 }
 
@@ -183,8 +193,10 @@ static int admit(struct server *s, struct http_exchange *x, const struct route *
     if (strcmp(http_method(x), "OPTIONS") == 0 && known)
         return preflight(x, cors);
     allow_origin(x, cors);
-    if (!*route && known)
+    if (!*route && known) {
+        allow_methods(x);
         return api_error_set(e, 405, "invalid_request_error", "method_not_allowed", NULL, "%.10s is not for this path", http_method(x));
+    }
     if (!*route)
         return api_error_set(e, 404, "invalid_request_error", "not_found", NULL, "there is nothing at this path");
     int state = atomic_load(&s->state);
@@ -270,7 +282,7 @@ void routes_done(void *server, struct http_exchange *x, bool gone)
     bool known;
     const struct route *route = find_route(x, &known);
     double wall = time_now() - http_began(x);
-    int status = http_status(x);
+    int status = gone && !http_status(x) ? 499 : http_status(x); /* nginx's number for: left before its answer */
     metrics_answer(s->metrics, route ? route->path : "other", status);
     if (status == 429 || status == 503)
         metrics_time(s->metrics, METRIC_REFUSAL, wall);

@@ -116,7 +116,7 @@ static int load(struct server *s, struct err *err)
     ps_engine_stats(s->engine, &stats);
     s->n_slots = stats.n_slots;
     s->n_ctx = stats.n_ctx;
-    s->queue_tokens = s->o.queue_tokens ? s->o.queue_tokens : 4ull * s->n_slots * s->n_ctx;
+    s->queue_tokens = s->o.queue_tokens ? s->o.queue_tokens : (u64)(s->n_slots + s->o.queue) * s->n_ctx;
     snprintf(s->fingerprint, sizeof s->fingerprint, "plainsong-%016llx-c%d-%s",
              (unsigned long long)hash_file(s->o.model, info.file_bytes), PS_CONTRACT, stats.device);
     if (grammars_open(&s->grammars, s->vocab, err) || pump_open(&s->pump, s, err) || intake_open(&s->intake, s, err))
@@ -124,6 +124,8 @@ static int load(struct server *s, struct err *err)
     log_event(s->log, "ready", "model %s, device %s (%s), %u slots of %u positions, %s keys, %u threads; weights %.2f GB, "
               "keys and values %.2f GB, loaded in %.1f s", s->name, stats.device, stats.isa, s->n_slots, s->n_ctx, stats.kv, stats.n_threads,
               (double)stats.weight_bytes * 1e-9, (double)stats.kv_bytes * 1e-9, stats.load_s);
+    if (s->o.loaded)
+        s->o.loaded(s->engine);
     return 0;
 }
 
@@ -147,12 +149,20 @@ static void *loader_main(void *arg)
 
 /* ---- the end ---- */
 
+/* Requests that were cut off are told so: that takes a moment. */
+static void flush(struct server *s)
+{
+    for (double until = time_now() + 1; s->http && !http_all_sent(s->http) && time_now() < until;)
+        nanosleep(&(struct timespec){.tv_nsec = 5 * 1000 * 1000}, NULL);
+}
+
 /* In the order that leaves no thread a dangling pointer: no more bodies taken, no jobs, no connections. */
 static void close_server(struct server *s)
 {
     if (s->intake)
         intake_stop(s->intake);
     pump_close(s->pump);
+    flush(s);
     http_close(s->http);
     intake_close(s->intake);
     ps_engine_close(s->engine);
@@ -167,14 +177,14 @@ static void close_server(struct server *s)
     free(s);
 }
 
-/* Waits for running requests; a signal of `set` that ends, ends the wait. */
+/* Waits for running requests, and until clients have their answers; a signal of `set` that ends, ends the wait. */
 static void drain(struct server *s, const sigset_t *set)
 {
     double until = time_now() + s->o.drain_s;
     atomic_store(&s->state, SERVER_DRAINING);
     notify_send("STOPPING=1");
     log_event(s->log, "draining", "no new requests; %u in work may go on for %u s", atomic_load(&s->n_jobs), s->o.drain_s);
-    while (atomic_load(&s->n_jobs) && time_now() < until) {
+    while ((atomic_load(&s->n_jobs) || !http_all_sent(s->http)) && time_now() < until) {
         struct timespec tick = {.tv_nsec = 50 * 1000 * 1000};
         int sig = sigtimedwait(set, NULL, &tick);
         if (sig == SIGTERM || sig == SIGINT) {
@@ -256,6 +266,7 @@ int serve_run(const struct serve_opts *o, struct err *err)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGPIPE); /* a log nobody reads any more: writes fail, serving goes on */
     pthread_sigmask(SIG_BLOCK, &set, &old); /* threads started from here on inherit it */
     s->o = *o;
     fill_defaults(&s->o);

@@ -17,7 +17,7 @@ struct serve_opts {                 /* zero: the default in brackets */
     const char *api_key_file, *tls_cert, *tls_key; /* paths or NULL */
     bool log_json, strict_model;
     u32 queue;                      /* requests that may wait beside those that run [32] */
-    u64 queue_tokens;               /* prompt and answer tokens of all requests in work [4 x slots x context] */
+    u64 queue_tokens;               /* prompt and answer tokens of all requests in work [(slots + queue) x context] */
     u32 per_key;                    /* requests of one key in work; 0: no limit */
     u64 max_body_bytes;             /* [16 MiB] */
     u32 max_connections;            /* [4096] */
@@ -26,6 +26,7 @@ struct serve_opts {                 /* zero: the default in brackets */
     u32 ping_s;                     /* between comments in a silent event stream [10] */
     u32 stuck_s;                    /* a step that lasts longer makes /health 503 [60] */
     const char *device_name;        /* for the fingerprint ["cpu"] */
+    void (*loaded)(struct ps_engine *e); /* NULL, or told once when the engine is open, on another thread */
     const char *name;               /* the model's id for clients; NULL: the file's name without .gguf */
 };
 
