@@ -70,6 +70,7 @@ release_programs() {
         for part in clients raw company; do
             echo "serve-$part sh tests/serve/run.sh build/release/plainsong $part"
         done
+        echo "page sh tests/serve/page.sh build/release/plainsong"
         echo "cli sh tests/cli/run.sh build/release/plainsong"
         echo "house sh tests/house.sh"
         echo "api sh tests/api.sh build/release"

@@ -1,6 +1,7 @@
 # Installs what is missing; run.sh and test.sh read this file and call
 #   install_needs run     a C compiler, make, five libraries, Python with jinja2 for chat templates
-#   install_needs test    also cmocka, pkg-config, clang with its sanitizers, a compiler and an emulator for 64-bit Arm
+#   install_needs test    also cmocka, pkg-config, clang with its sanitizers, a compiler and an emulator for 64-bit Arm,
+#                         node, npm and chromium for the server and its page
 # What is there is asked of the machine itself (does this header compile, does this Python import jinja2), not of a list
 # of packages. As root on Debian and its kin apt-get installs the rest; anyone else is shown the one line to run.
 # Lists of names are variables without quotes, so that they become words.
@@ -49,6 +50,7 @@ find_missing() { # run|test
         command -v python3 >/dev/null || missing="$missing python3"
         command -v node >/dev/null || missing="$missing nodejs"
         command -v npm >/dev/null || missing="$missing npm"
+        command -v chromium >/dev/null || missing="$missing chromium"
         command -v openssl >/dev/null || missing="$missing openssl"
         python3 -W ignore -c 'import jsonschema; jsonschema.Draft202012Validator' >/dev/null 2>&1 ||
             missing="$missing python3-jsonschema"

@@ -55,4 +55,4 @@ serve keyed --api-key-file "$work/keys"
 
 PLAYWRIGHT=$PWD/$kept/node_modules/playwright-core/index.mjs
 export PLAYWRIGHT
-node tests/serve/page.mjs "$browser" "$(cat "$work/open.at")" "$(cat "$work/keyed.at")" plainsong-page-test-key $shots
+node tests/serve/page.mjs "$browser" "$(cat "$work/open.at")" "$(cat "$work/keyed.at")" plainsong-page-test-key "$shots"
