@@ -11,7 +11,7 @@ struct serve_line {
     struct opts_engine engine;
     const char *host, *api_key_file, *tls_cert, *tls_key, *log, *name;
     struct opts_many allow_hosts, cors;
-    u32 port, queue, per_key, body_mib, connections, request_s, drain_s, ping_s, stuck_s;
+    u32 port, queue, per_key, body_mib, header_kib, connections, idle_s, request_s, drain_s, ping_s, stuck_s;
     u64 queue_tokens;
     bool strict_model;
 };
@@ -44,8 +44,10 @@ static const struct opt table[] = {
     {0, "tls-key", OPT_TEXT, AT(tls_key), 0, 0, "FILE", "its key, PEM"},
     {0, "log", OPT_CHOICE, AT(log), 0, 0, "text|json", "form of the log on stderr; prompts and keys are never in it"},
     {0, "max-body", OPT_U32, AT(body_mib), 1, 1024, "MIB", "of a request (16)"},
+    {0, "max-headers", OPT_U32, AT(header_kib), 4, 1024, "KIB", "of a request (32)"},
     {0, "max-connections", OPT_U32, AT(connections), 1, 100000, "N", "open at once (4096)"},
     {0, "request-timeout", OPT_U32, AT(request_s), 1, 3600, "S", "for a client to send its request (60)"},
+    {0, "idle-timeout", OPT_U32, AT(idle_s), 1, 86400, "S", "for a connection without a byte either way (120)"},
     {0, "drain", OPT_U32, AT(drain_s), 1, 86400, "S", "for running requests after SIGTERM (30)"},
     {0, "ping", OPT_U32, AT(ping_s), 1, 3600, "S", "between comments in an event stream that is silent (10)"},
     {0, "stuck", OPT_U32, AT(stuck_s), 1, 86400, "S", "a step that lasts longer makes /health say 503 (60)"},
@@ -76,7 +78,7 @@ int cli_serve(int argc, char **argv)
         .cors = l.cors.list, .n_cors = l.cors.n, .api_key_file = l.api_key_file, .tls_cert = l.tls_cert, .tls_key = l.tls_key,
         .log_json = l.log && strcmp(l.log, "json") == 0, .strict_model = l.strict_model, .queue = l.queue,
         .queue_tokens = l.queue_tokens, .per_key = l.per_key, .max_body_bytes = (u64)l.body_mib << 20,
-        .max_connections = l.connections, .request_s = l.request_s, .drain_s = l.drain_s, .ping_s = l.ping_s,
+        .max_header_bytes = l.header_kib << 10, .idle_s = l.idle_s, .max_connections = l.connections, .request_s = l.request_s, .drain_s = l.drain_s, .ping_s = l.ping_s,
         .stuck_s = l.stuck_s, .name = l.name};
     o.loaded = o.log_json ? NULL : greet; /* a JSON log holds nothing else */
     opts_engine_fill(&l.engine, &o.engine);

@@ -174,6 +174,7 @@ static void close_server(struct server *s)
     keys_close(s->keys);
     metrics_close(s->metrics);
     log_close(s->log);
+    free(s->path);
     free(s);
 }
 
@@ -238,7 +239,8 @@ static int wait_for_end(struct server *s, struct loader *l, const sigset_t *set,
 static int listen_now(struct server *s, struct err *err)
 {
     struct http_opts h = {.host = s->o.host, .port = s->o.port, .max_body_bytes = s->o.max_body_bytes,
-                          .max_connections = s->o.max_connections, .request_s = s->o.request_s, .arg = s,
+                          .max_header_bytes = s->o.max_header_bytes,
+                          .max_connections = s->o.max_connections, .idle_s = s->o.idle_s, .request_s = s->o.request_s, .arg = s,
                           .headers = routes_headers, .request = routes_request, .done = routes_done};
     char *cert = NULL, *key = NULL;
     int rc = -1;
@@ -258,8 +260,10 @@ done:
 int serve_run(const struct serve_opts *o, struct err *err)
 {
     struct server *s = mem_array(1, sizeof *s);
-    if (!s)
+    if (!s || !(s->path = strdup(o->model))) { /* a copy: the loader may outlive this function's caller */
+        free(s);
         return err_set(err, "out of memory");
+    }
     sigset_t set, old;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -269,6 +273,7 @@ int serve_run(const struct serve_opts *o, struct err *err)
     sigaddset(&set, SIGPIPE); /* a log nobody reads any more: writes fail, serving goes on */
     pthread_sigmask(SIG_BLOCK, &set, &old); /* threads started from here on inherit it */
     s->o = *o;
+    s->o.model = s->path;
     fill_defaults(&s->o);
     s->o.engine.n_queue = 16 * (s->o.queue + 1024); /* the server bounds what waits */
     s->started = (u64)time(NULL);

@@ -20,7 +20,9 @@ struct serve_opts {                 /* zero: the default in brackets */
     u64 queue_tokens;               /* prompt and answer tokens of all requests in work [(slots + queue) x context] */
     u32 per_key;                    /* requests of one key in work; 0: no limit */
     u64 max_body_bytes;             /* [16 MiB] */
+    u32 max_header_bytes;           /* request line and headers, about [32 KiB] */
     u32 max_connections;            /* [4096] */
+    u32 idle_s;                     /* a connection without a byte either way [120] */
     u32 request_s;                  /* to send a request [60] */
     u32 drain_s;                    /* for running requests after SIGTERM [30] */
     u32 ping_s;                     /* between comments in a silent event stream [10] */

@@ -19,6 +19,7 @@ enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
 
 struct server {
     struct serve_opts o;
+    char *path;                  /* of the model's file: o.model */
     struct ps_model *model;
     struct ps_engine *engine;
     struct template *tmpl;       /* NULL: the model has no chat template */

@@ -29,7 +29,16 @@ class Server:
         self.port = int(self.url.rsplit(":", 1)[1])
         self.tls = self.url.startswith("https")
         if ready:
-            wait_for(lambda: self.get("/health")[0] == 200, "the model to be loaded")
+            wait_for(self._healthy, "the model to be loaded")
+
+    def _healthy(self):
+        try:
+            return self.get("/health")[0] == 200
+        except OSError:
+            if self.process.poll() is None:
+                raise
+            self.reader.join(PATIENCE)
+            raise AssertionError(f"the server ended with {self.process.returncode}: " + " | ".join(self.lines[-20:])) from None
 
     def _read(self):
         for line in self.process.stderr:
@@ -111,10 +120,16 @@ class Server:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        if self.process.returncode != 0:
+            global failures
+            failures += 1
+            self.reader.join(PATIENCE)
+            print(f"not ok the server ends with status 0: {self.process.returncode}")
+            print("\n".join("# " + line for line in self.lines[-60:]), flush=True)
 
 
 def wait_for(fn, what):
