@@ -47,14 +47,15 @@ $(B)/%.o: src/%.c Makefile
 
 # With the sanitizers -O3 takes ten times as long to compile as -O1 and finds no more.
 O3 := $(if $(filter release,$(CONFIG)),-O3)
+# -g1 (lines, no variables): to follow variables through bodies this long takes gcc longer than to compile them.
 FLAGS_kernel := $(O3)
 $(B)/engine/sample.o $(B)/engine/logprob.o: FLAGS_engine := $(O3)
-$(B)/kernel/avx2.o: FLAGS_kernel := $(O3) -march=x86-64-v3
-$(B)/kernel/avxvnni.o: FLAGS_kernel := $(O3) -march=x86-64-v3 -mavxvnni
-$(B)/kernel/avx512.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mprefer-vector-width=512
-$(B)/kernel/avx512vnni.o: FLAGS_kernel := $(O3) -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
-$(B)/kernel/neon_dotprod.o: FLAGS_kernel := $(O3) -march=armv8.2-a+dotprod
-$(B)/kernel/neon_i8mm.o: FLAGS_kernel := $(O3) -march=armv8.2-a+dotprod+i8mm
+$(B)/kernel/avx2.o: FLAGS_kernel := $(O3) -g1 -march=x86-64-v3
+$(B)/kernel/avxvnni.o: FLAGS_kernel := $(O3) -g1 -march=x86-64-v3 -mavxvnni
+$(B)/kernel/avx512.o: FLAGS_kernel := $(O3) -g1 -march=x86-64-v4 -mprefer-vector-width=512
+$(B)/kernel/avx512vnni.o: FLAGS_kernel := $(O3) -g1 -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
+$(B)/kernel/neon_dotprod.o: FLAGS_kernel := $(O3) -g1 -march=armv8.2-a+dotprod
+$(B)/kernel/neon_i8mm.o: FLAGS_kernel := $(O3) -g1 -march=armv8.2-a+dotprod+i8mm
 # Beside a sanitizer the vector bodies are the release build's own objects: to compile each with it takes a minute, and
 # what they read and write past the end is caught by the unmapped pages of tests/test_{products,rows,attend}.c.
 ifneq ($(SAN),)
