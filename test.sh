@@ -97,6 +97,12 @@ sanitized_programs() { # SUFFIX of the folder: "" or -clang
     echo "asan$1-plainsong sh tests/sanitized.sh build/asan$1/plainsong build/release/plainsong"
 }
 
+sanitized_server() { # raw takes a minute and a half there
+    for part in clients company; do
+        echo "asan-serve-$part env COMPANY_S=8 sh tests/serve/run.sh build/asan/plainsong $part"
+    done
+}
+
 # The longest first.
 arm_programs() {
     for test in test_golden test_products test_attend test_rows test_exact; do
@@ -114,7 +120,7 @@ if [ "$what" = all ]; then
     build asan-clang CC=clang CONFIG=asan all tests && made="$made clang"
     for by in $made; do
         case $by in
-        gcc) sanitized_programs "" ;;
+        gcc) sanitized_programs "" && sanitized_server ;;
         clang) sanitized_programs -clang && echo "fuzz sh tests/fuzz/run.sh" ;;
         esac
     done | programs

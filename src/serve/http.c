@@ -165,15 +165,14 @@ static void put_headers(struct MHD_Response *r, const struct bytes *headers)
 /* Hands the answer to libmicrohttpd, or suspends until there is one. HTTP thread. */
 static enum MHD_Result send_answer(struct http_exchange *x)
 {
-    enum MHD_Result result = MHD_YES;
+    struct MHD_Response *r = NULL;
     pthread_mutex_lock(&x->lock);
-    if (x->gone) {
-        result = MHD_NO;
-    } else if (x->status == 0) {
+    bool waits = !x->gone && x->status == 0;
+    unsigned status = (unsigned)x->status;
+    if (waits) {
         x->suspended = true;
         MHD_suspend_connection(x->connection);
-    } else {
-        struct MHD_Response *r;
+    } else if (!x->gone) {
         if (x->begun) {
             r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, next_piece, x, NULL);
         } else {
@@ -185,13 +184,14 @@ static enum MHD_Result send_answer(struct http_exchange *x)
             put_headers(r, &x->headers);
             if (atomic_load(&x->http->quiet))
                 MHD_add_response_header(r, "Connection", "close");
-            result = MHD_queue_response(x->connection, (unsigned)x->status, r);
-            MHD_destroy_response(r);
-        } else {
-            result = MHD_NO;
         }
     }
     pthread_mutex_unlock(&x->lock);
+    if (!r)
+        return waits ? MHD_YES : MHD_NO;
+    /* Without the lock: libmicrohttpd holds the response's own when it calls next_piece, which takes x's. */
+    enum MHD_Result result = MHD_queue_response(x->connection, status, r);
+    MHD_destroy_response(r);
     return result;
 }
 
