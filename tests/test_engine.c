@@ -306,7 +306,7 @@ static void deadlines_end_streams(void **state)
     struct ps_stream_info info;
     make_ids(ids, 8, 3);
     struct ps_request r = {.ids = ids, .n_ids = 8, .ignore_end = true, .deadline_s = 0.05,
-                           .mask = {&asked, wait_a_while, NULL}};
+                           .mask = {.arg = &asked, .allowed = wait_a_while}};
     for (u32 i = 0; i < 2; i++, r.deadline_s = 1e-6) { /* while it decodes; before it has begun */
         struct ps_stream *s = ps_stream_open(e, &r, &err);
         assert_non_null(s);
@@ -438,7 +438,7 @@ static void a_mask_is_told_of_forced_tokens(void **state)
     struct notes notes = {0};
     u32 ids[8];
     make_ids(ids, COUNT(ids), 3);
-    struct ps_request r = {.ids = ids, .n_ids = 2, .max_tokens = 6, .forced = ids + 2, .mask = {&notes, allowed, took}};
+    struct ps_request r = {.ids = ids, .n_ids = 2, .max_tokens = 6, .forced = ids + 2, .mask = {.arg = &notes, .allowed = allowed, .took = took}};
     struct ps_stream *s = ps_stream_open(e, &r, &err);
     assert_non_null(s);
     while (ps_stream_next(s, &t, &err) == 1)

@@ -44,7 +44,7 @@ static char *read_file(const char *path, size_t *len)
 
 static struct template *open_text(const char *source)
 {
-    struct err err = {{0}};
+    struct err err = {.text = ""};
     struct template *t = NULL;
     if (template_open(&t, source, strlen(source), "<s>", "</s>", &err) != 0)
         fail_msg("%s: %s", source, err.text);
@@ -53,7 +53,7 @@ static struct template *open_text(const char *source)
 
 static struct template *open_shipped(void)
 {
-    struct err err = {{0}};
+    struct err err = {.text = ""};
     struct gguf g;
     struct gguf_str s;
     struct template *t = NULL;
@@ -69,7 +69,7 @@ static struct template *open_shipped(void)
  * absent), and text, or error: a part of the message. */
 static void check_case(struct template *t, const char *where, size_t i, const json_t *c)
 {
-    struct err err = {{0}};
+    struct err err = {.text = ""};
     struct template_text out;
     const json_t *tools = json_object_get(c, "tools"), *kwargs = json_object_get(c, "kwargs");
     const json_t *add = json_object_get(c, "add_generation_prompt"),
@@ -172,7 +172,7 @@ static void equals_jinja2_on_own_templates(void **state)
 static void renders(struct template *t, const char *messages, const char *tools, const char *kwargs,
                     bool add, const char *expect)
 {
-    struct err err = {{0}};
+    struct err err = {.text = ""};
     struct template_text out;
     if (template_render(t, messages, tools, kwargs, add, &out, &err) != 0)
         fail_msg("expected %s, got error %s", expect, err.text);
@@ -184,7 +184,7 @@ static void renders(struct template *t, const char *messages, const char *tools,
 static void refuses(struct template *t, const char *messages, const char *tools, const char *kwargs,
                     const char *expect)
 {
-    struct err err = {{0}};
+    struct err err = {.text = ""};
     struct template_text out;
     if (template_render(t, messages, tools, kwargs, false, &out, &err) == 0)
         fail_msg("expected error %s, got text %s", expect, out.text);
@@ -285,7 +285,7 @@ static void open_fails_clearly(void **state)
         {"{{ ", "chat template: line 1"},
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
-        struct err err = {{0}};
+        struct err err = {.text = ""};
         struct template *t = (struct template *)&err;
         assert_int_equal(template_open(&t, bad[i].source, strlen(bad[i].source), "", "", &err), -1);
         assert_null(t);
@@ -298,7 +298,7 @@ static void open_fails_clearly(void **state)
 static void without_python_says_what_to_install(void **state)
 {
     (void)state;
-    struct err err = {{0}};
+    struct err err = {.text = ""};
     struct template *t = NULL;
     assert_int_equal(setenv("PLAINSONG_PYTHON", "/nonexistent", 1), 0);
     assert_int_equal(template_open(&t, "x", 1, "", "", &err), -1);
@@ -409,7 +409,7 @@ static void sandbox_escapes_are_refused(void **state)
     assert_true(n < sizeof source);
     struct template *t = open_text(source);
     for (size_t i = 0; i < COUNT(escape); i++) {
-        struct err err = {{0}};
+        struct err err = {.text = ""};
         struct template_text out;
         snprintf(chat, sizeof chat, "[{\"n\":%zu}]", i);
         if (template_render(t, chat, NULL, NULL, false, &out, &err) == 0)
@@ -426,7 +426,7 @@ static void sandbox_escapes_are_refused(void **state)
  * again, with a new worker where need be. */
 static void blow_up(const char *source, const char *expect)
 {
-    struct err err = {{0}};
+    struct err err = {.text = ""};
     struct template_text out;
     struct template *t = open_text(source);
     renders(t, "[]", NULL, NULL, false, "ok");
@@ -494,7 +494,7 @@ static void huge_values_end(void **state)
 static void compilation_is_limited(void **state)
 {
     (void)state;
-    struct err err = {{0}};
+    struct err err = {.text = ""};
     struct template *t = NULL;
     double start = time_now();
     assert_int_equal(template_open(&t, "{{ 9**(9**9) }}", 15, "", "", &err), -1);
@@ -516,7 +516,7 @@ static void compilation_is_limited(void **state)
 static void largest_text_and_chat(void **state)
 {
     (void)state;
-    struct err err = {{0}};
+    struct err err = {.text = ""};
     struct template_text out;
     struct template *t = open_text("{{ messages[0].s * messages[0].n }}");
     if (template_render(t, "[{\"s\":\"\xc3\xbc\",\"n\":8388608}]", NULL, NULL, false, &out, &err) !=
