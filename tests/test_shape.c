@@ -181,8 +181,7 @@ static const char *const texts[] = {
     "",
     "Hello \"there\" \xF0\x9F\x98\x80\n",
     "<think>\nhm\n</think>\n\nWell.",
-    "See.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"\\\"y\\n\"}}\n</tool_call>\n<tool_call>\n{\"name\": "
-    "\"g\"}\n</tool_call>",
+    "See.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"\\\"y\\n\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\"}\n</tool_call>",
     "<think>hm</think><tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1]}}\n</tool_call> and so on",
     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": ",
 };
