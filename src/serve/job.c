@@ -322,9 +322,10 @@ static void take(struct choice *c, const struct ps_token *t)
 {
     struct job *j = c->job;
     struct server *s = j->server;
-    j->batch_rows += t->batch_rows;
     j->n_tokens++;
     if (c->last > 0) {
+        j->batch_rows += t->batch_rows; /* of decode steps: the first token's was one that read a prompt */
+        j->n_decoded++;
         metrics_time(s->metrics, METRIC_BETWEEN, t->time - c->last);
     } else if (j->n_tokens == 1) {
         struct ps_stream_info info;
@@ -426,7 +427,7 @@ static void say_done(struct job *j)
         u.prompt_ms = info->prompt_s * 1e3 > u.prompt_ms ? info->prompt_s * 1e3 : u.prompt_ms;
         u.decode_ms = info->decode_s * 1e3 > u.decode_ms ? info->decode_s * 1e3 : u.decode_ms;
     }
-    u.batch_width = j->n_tokens ? (double)j->batch_rows / (double)j->n_tokens : 0;
+    u.batch_width = j->n_decoded ? (double)j->batch_rows / (double)j->n_decoded : 1;
     shape_done(j->shape, &u, &j->out);
 }
 

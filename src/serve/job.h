@@ -44,7 +44,7 @@ struct job {
     struct shape *shape;
     struct bytes out;            /* made and not yet handed to http */
     double sent;                 /* when something last went out */
-    u64 batch_rows, n_tokens;    /* sums for the mean width */
+    u64 batch_rows, n_tokens, n_decoded;    /* sums for the mean width */
     bool failed;
     /* the pump's list; note */
     struct job *next, *next_noted;

@@ -750,7 +750,7 @@ int pattern_open(struct chars *out, const char *text, size_t len, u64 *work, str
         return err_set(err, "%zu bytes long; the most is %d", len, PATTERN_BYTES);
     struct reader r = {.text = text, .len = len, .err = err};
     struct finder f = {.r = &r, .work = *work};
-    i32 begin;
+    i32 begin = -1;
     int rc = -1;
     if (!(r.parts = mem_array(PATTERN_PARTS, sizeof *r.parts)))
         err_set(err, "no memory for a pattern");

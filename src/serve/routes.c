@@ -217,6 +217,9 @@ int routes_headers(void *server, struct http_exchange *x)
     struct server *s = server;
     const struct route *route = NULL;
     struct api_error e = {0};
+    char id[24];
+    snprintf(id, sizeof id, "%llu", (unsigned long long)http_id(x)); /* the one of /slots and the log */
+    http_add_header(x, "X-Request-Id", id);
     if (admit(s, x, &route, &e)) {
         if (e.status)
             routes_refuse(s, x, spoken(x), &e);
@@ -290,6 +293,8 @@ void routes_done(void *server, struct http_exchange *x, bool gone)
         metrics_time(s->metrics, METRIC_REQUEST, wall);
         return; /* the pump writes its line, when it knows the tokens */
     }
+    if (route && route->page && status < 400)
+        return; /* what monitors and the page ask several times a second would bury the rest */
     struct log_request line = {.id = http_id(x), .method = http_method(x), .path = http_path(x), .peer = http_peer(x),
                                .status = status, .gone = gone, .wall_s = wall};
     log_request(s->log, &line);
