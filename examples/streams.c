@@ -35,8 +35,10 @@ int main(int argc, char **argv)
         struct ps_decoder *text = ps_decoder_open(model, false);
         size_t len;
         printf("%d:", i);
-        while (stream[i] && ps_stream_next(stream[i], &token, &err) == 1)
-            fwrite(ps_decoder_push(text, token.id, &len), 1, len, stdout);
+        while (stream[i] && ps_stream_next(stream[i], &token, &err) == 1) {
+            const char *piece = ps_decoder_push(text, token.id, &len); /* before len is read */
+            fwrite(piece, 1, len, stdout);
+        }
         printf("\n");
         ps_decoder_close(text);
         ps_stream_close(stream[i]);

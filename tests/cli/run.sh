@@ -90,7 +90,7 @@ for command in $("$plainsong" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
     if [ -z "$wide" ]; then ok "$command --help fits 80 columns"; else not_ok "$command --help fits 80 columns" "$wide"; fi
 done
 run 2 "no command" && ok "no command"
-says 2 "unknown command" 'no command "sing": expected one of run, chat, inspect, tokenize' sing
+says 2 "unknown command" 'no command "sing": expected one of run, chat, serve, inspect, tokenize' sing
 
 wrong() { # ARGS... of run, the last two are OPTION VALUE: the line names both
     for value; do :; done
