@@ -3,6 +3,9 @@
 #include "serve/server.h"
 
 #include <jansson.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,13 +35,17 @@ static bool makes_tokens(enum endpoint endpoint)
     return endpoint <= ENDPOINT_MESSAGES;
 }
 
-static void give_back(struct server *s, struct asked *a)
+static void leave(struct server *s, struct asked *a)
 {
     if (makes_tokens(a->endpoint)) {
         if (a->key)
             keys_stop(s->keys, a->key);
         job_leave(s);
     }
+}
+
+static void give_back(struct server *s, struct asked *a)
+{
     keys_give(s->keys, a->key);
     http_release(a->x);
 }
@@ -174,6 +181,7 @@ static void answer_now(struct server *s, struct asked *a, const struct request *
 static void refuse(struct server *s, struct asked *a, const struct api_error *e)
 {
     http_mark(a->x, 0);
+    leave(s, a); /* before the answer: who has it may ask again at once */
     routes_refuse(s, a->x, a->endpoint, e);
     give_back(s, a);
 }
@@ -191,6 +199,7 @@ static void take_in(struct server *s, struct asked *a)
     size_t len;
     const char *body = http_body(a->x, &len);
     if (http_gone(a->x)) {
+        leave(s, a);
         give_back(s, a);
         return;
     }
@@ -212,6 +221,17 @@ static void take_in(struct server *s, struct asked *a)
     request_free(&r);
 }
 
+/* The JSON of a large body is tens of times its bytes in small pieces, which malloc would keep for good. */
+static void give_memory_back(size_t body)
+{
+#ifdef __GLIBC__
+    if (body >= 1 << 20)
+        malloc_trim(0);
+#else
+    (void)body;
+#endif
+}
+
 static void *intake_main(void *arg)
 {
     struct intake *in = arg;
@@ -229,7 +249,10 @@ static void *intake_main(void *arg)
             in->end = &in->first;
         in->n--;
         pthread_mutex_unlock(&in->lock);
+        size_t len;
+        http_body(a->x, &len);
         take_in(in->server, a);
+        give_memory_back(len);
         free(a);
         pthread_mutex_lock(&in->lock);
     }

@@ -32,6 +32,20 @@ void job_leave(struct server *s)
     atomic_fetch_sub(&s->n_jobs, 1);
 }
 
+void job_give_back(struct job *j)
+{
+    struct server *s = j->server;
+    if (j->given)
+        return;
+    j->given = true;
+    atomic_fetch_add(&s->n_ending, 1); /* before job_leave: who drains sees the one or the other */
+    atomic_fetch_sub(&s->job_tokens, j->tokens);
+    j->tokens = 0;
+    if (j->key)
+        keys_stop(s->keys, j->key);
+    job_leave(s);
+}
+
 /* ---- making one ---- */
 
 static int too_long(const struct server *s, struct api_error *e, const char *param, const char *fmt, u64 a, u64 b)
@@ -78,7 +92,7 @@ static int add_ids(const struct server *s, const struct request_prompt *p, struc
     return 0;
 }
 
-static int make_prompts(struct job *j, struct api_error *e)
+static int make_prompts(struct job *j, u64 *tokens, struct api_error *e)
 {
     struct server *s = j->server;
     struct err err;
@@ -103,7 +117,7 @@ static int make_prompts(struct job *j, struct api_error *e)
             return api_error_bad(e, param, "the prompt is empty: expected at least one token");
         if (n + (j->r.max_tokens ? j->r.max_tokens : 1) > s->n_ctx)
             return too_long(s, e, param, "the prompt has %llu and the answer may have %llu", n, j->r.max_tokens);
-        j->tokens += (n + (j->r.max_tokens ? j->r.max_tokens : s->n_ctx - n)) * j->r.n;
+        *tokens += (n + (j->r.max_tokens ? j->r.max_tokens : s->n_ctx - n)) * j->r.n;
     }
     return 0;
 }
@@ -117,19 +131,20 @@ static int check_bias(struct job *j, struct api_error *e)
     return 0;
 }
 
-/* Requests in work may hold so many tokens; one alone always may. */
-static int count_tokens(struct job *j, struct api_error *e)
+/* Requests in work may hold so many tokens; one alone always may. j->tokens is what was taken here and nothing else: job_free
+ * gives it back. */
+static int count_tokens(struct job *j, u64 tokens, struct api_error *e)
 {
     struct server *s = j->server;
-    u64 before = atomic_fetch_add(&s->job_tokens, j->tokens);
-    if (before == 0 || before + j->tokens <= s->queue_tokens)
+    u64 before = atomic_fetch_add(&s->job_tokens, tokens);
+    if (before == 0 || before + tokens <= s->queue_tokens) {
+        j->tokens = tokens;
         return 0;
-    atomic_fetch_sub(&s->job_tokens, j->tokens);
-    u64 wanted = j->tokens;
-    j->tokens = 0;
+    }
+    atomic_fetch_sub(&s->job_tokens, tokens);
     return api_error_set(e, 429, "rate_limit_error", "queue_tokens_full", NULL,
                          "%llu tokens are in work and this request may need %llu more, of %llu: try again later",
-                         (unsigned long long)before, (unsigned long long)wanted, (unsigned long long)s->queue_tokens);
+                         (unsigned long long)before, (unsigned long long)tokens, (unsigned long long)s->queue_tokens);
 }
 
 static enum shape_api api_of(enum endpoint endpoint)
@@ -197,12 +212,13 @@ int job_make(struct job **out, struct server *s, struct http_exchange *x, struct
     struct job *j = mem_array(1, sizeof *j);
     if (!j)
         return api_error_memory(e);
+    u64 tokens = 0;
     j->server = s;
     j->endpoint = r->endpoint;
     j->r = *r;
     *r = (struct request){0};
     name_job(j);
-    if (check_length(s, &j->r, e) || check_bias(j, e) || make_prompts(j, e) || count_tokens(j, e))
+    if (check_length(s, &j->r, e) || check_bias(j, e) || make_prompts(j, &tokens, e) || count_tokens(j, tokens, e))
         goto fail;
     j->n_choices = j->n_prompts * j->r.n;
     j->choices = mem_array(j->n_choices, sizeof *j->choices);
@@ -381,6 +397,8 @@ static void open_due(struct job *j)
         if (c->stream || c->over || (c != first && !(first->last > 0) && !first->over))
             continue;
         if (job_open_stream(j, i, &e)) {
+            if (!j->n_open)
+                job_give_back(j);
             if (j->n_open)
                 fail(j, &e); /* after the first byte */
             else
@@ -399,6 +417,8 @@ static void open_due(struct job *j)
 
 static void send_out(struct job *j, bool end)
 {
+    if (end && !j->failed) /* a failed one has streams yet: the pump closes them first */
+        job_give_back(j);
     if (j->r.stream && j->n_open) {
         if (j->out.len) {
             http_write(j->x, j->out.at, j->out.len);

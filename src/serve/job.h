@@ -46,6 +46,7 @@ struct job {
     double sent;                 /* when something last went out */
     u64 batch_rows, n_tokens, n_decoded;    /* sums for the mean width */
     bool failed;
+    bool given;                  /* job_give_back was called */
     /* the pump's list; note */
     struct job *next, *next_noted;
     bool noted;                  /* under the pump's lock */
@@ -56,6 +57,8 @@ struct job {
 bool job_may_enter(struct server *s);
 bool job_enter(struct server *s);
 void job_leave(struct server *s);
+/* The place, the key's share and the tokens: before the last of an answer, so that who has it finds them free. Pump thread. */
+void job_give_back(struct job *j);
 
 /* Frees all but what was entered: streams are closed, holds given back. */
 void job_free(struct job *j);

@@ -100,13 +100,12 @@ static void end_job(struct pump *p, struct job *j)
             *at = j->next;
             break;
         }
+    job_give_back(j);
     job_free(j);
-    if (key) {
-        keys_stop(s->keys, key);
+    if (key)
         keys_give(s->keys, key);
-    }
-    job_leave(s);
     http_release(x);
+    atomic_fetch_sub(&s->n_ending, 1);
 }
 
 /* Under the lock: new jobs join the thread's list. */

@@ -185,7 +185,7 @@ static void drain(struct server *s, const sigset_t *set)
     atomic_store(&s->state, SERVER_DRAINING);
     notify_send("STOPPING=1");
     log_event(s->log, "draining", "no new requests; %u in work may go on for %u s", atomic_load(&s->n_jobs), s->o.drain_s);
-    while ((atomic_load(&s->n_jobs) || !http_all_sent(s->http)) && time_now() < until) {
+    while ((atomic_load(&s->n_jobs) || atomic_load(&s->n_ending) || !http_all_sent(s->http)) && time_now() < until) {
         struct timespec tick = {.tv_nsec = 50 * 1000 * 1000};
         int sig = sigtimedwait(set, NULL, &tick);
         if (sig == SIGTERM || sig == SIGINT) {

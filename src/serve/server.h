@@ -32,6 +32,7 @@ struct server {
     u64 started;                 /* Unix seconds */
 
     atomic_int state;            /* enum server_state */
+    atomic_uint n_ending;        /* those that gave their place back and hand over the last of their answer */
     atomic_uint n_jobs;          /* requests for tokens in work */
     atomic_ullong job_tokens;    /* theirs, prompt and answer */
     atomic_ullong n_named;       /* ids given to jobs */
