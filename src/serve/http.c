@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* ---- life of an exchange ---- */
@@ -318,12 +319,43 @@ static void take_body(struct http_exchange *x, const char *text, size_t n)
     }
 }
 
+struct framing {
+    u32 hosts, lengths, encodings;
+    bool strange; /* an encoding other than chunked */
+};
+
+static enum MHD_Result count_framing(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    (void)kind;
+    struct framing *f = arg;
+    f->hosts += strcasecmp(name, "Host") == 0;
+    f->lengths += strcasecmp(name, "Content-Length") == 0;
+    if (strcasecmp(name, "Transfer-Encoding") == 0) {
+        f->encodings++;
+        f->strange = f->strange || !value || strcasecmp(value, "chunked") != 0;
+    }
+    return MHD_YES;
+}
+
+/* Whether nobody can read another end of the body, or another host, out of the headers: a proxy that did would let one
+ * request hide in another (RFC 9112, 3.2 and 6.3). */
+static bool framing_clear(struct http_exchange *x)
+{
+    struct framing f = {0};
+    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, count_framing, &f);
+    return f.hosts <= 1 && f.lengths + f.encodings <= 1 && !f.strange;
+}
+
 /* The headers are there. A refusal of a body that is not too long is sent after it was read (and forgotten): a client that
  * is still sending might not see it otherwise. */
 static enum MHD_Result begin(struct http_exchange *x)
 {
     struct http *h = x->http;
     const char *length = http_header(x, "Content-Length");
+    if (!framing_clear(x)) {
+        refuse(x, 400, "the headers must say once where the body ends, by Content-Length or Transfer-Encoding: chunked, and one Host");
+        return send_answer(x); /* before the body: libmicrohttpd then ends the connection, and with it what else it may hold */
+    }
     if (length && strtoull(length, NULL, 10) > h->o.max_body_bytes)
         take_body(x, length, (size_t)h->o.max_body_bytes + 1);
     if (!x->discard && h->o.headers && h->o.headers(h->o.arg, x))
