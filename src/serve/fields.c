@@ -80,7 +80,7 @@ int field_f32(const json_t *object, const struct place *parent, const char *key,
         return field_wrong(&at, "a number", value, e);
     double x = json_number_value(value);
     if (!(x >= lo && x <= hi))
-        return api_error_bad(e, at.text, "%s is %g; it must be from %g to %g", at.text, x, lo, hi);
+        return api_error_bad(e, at.text, "%s is %.15g; it must be from %g to %g", at.text, x, lo, hi);
     *out = (float)x;
     return 0;
 }
@@ -93,9 +93,9 @@ int value_i64(const json_t *value, const struct place *at, i64 lo, i64 hi, i64 *
     } else if (json_is_real(value)) {
         double x = json_real_value(value);
         if (x != floor(x))
-            return api_error_bad(e, at->text, "%s is %g; it must be an integer", at->text, x);
+            return api_error_bad(e, at->text, "%s is %.15g; it must be an integer", at->text, x);
         if (fabs(x) > 0x1p53) /* beyond, not every integer is a double: which one was meant is unknown */
-            return api_error_bad(e, at->text, "%s is %g; it must be from %lld to %lld", at->text, x, (long long)lo,
+            return api_error_bad(e, at->text, "%s is %.15g; it must be from %lld to %lld, in digits alone", at->text, x, (long long)lo,
                                  (long long)hi);
         n = (i64)x;
     } else {

@@ -20,7 +20,7 @@ struct shape_head { /* strings are borrowed until shape_close */
     const char *id; /* of the request, without the API's prefix; [A-Za-z0-9_-] */
     const char *model, *fingerprint;
     u64 created;                      /* Unix seconds */
-    u64 seed;                         /* the one used; below 2^53, or JavaScript rounds it */
+    u64 seed;                         /* the one used, written as the int64 it was asked for as; below 2^53, or JavaScript rounds it */
     u32 n_choices;                    /* all answers; 1 for responses and messages */
     u32 n_prompt;                     /* tokens; message_start tells them */
     const char *echo_json;            /* responses: struct request's */

@@ -47,7 +47,7 @@ static void chat_begin(struct shape *s, struct bytes *out)
     for (u32 i = 0; i < s->head.n_choices; i++) {
         bytes_put(out, s->prefix.at, s->prefix.len);
         bytes_str(out, ",\"seed\":");
-        bytes_u64(out, s->head.seed);
+        bytes_i64(out, (i64)s->head.seed);
         bytes_str(out, ",\"choices\":[{\"index\":");
         bytes_u64(out, i);
         bytes_str(out, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"");
@@ -176,7 +176,7 @@ static void chat_done(struct shape *s, const struct shape_usage *u, struct bytes
     shape_usage(u, out);
     shape_timings(u, out);
     bytes_str(out, ",\"seed\":");
-    bytes_u64(out, s->head.seed);
+    bytes_i64(out, (i64)s->head.seed);
     bytes_str(out, "}");
 }
 

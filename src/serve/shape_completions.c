@@ -67,7 +67,7 @@ static void completions_event(struct shape *s, u32 choice, const struct answer_e
     bytes_put(out, s->prefix.at, s->prefix.len);
     if (e->kind == ANSWER_FINISH) {
         bytes_str(out, ",\"seed\":");
-        bytes_u64(out, s->head.seed);
+        bytes_i64(out, (i64)s->head.seed);
     }
     bytes_str(out, ",\"choices\":[");
     put_choice(s, choice, e->text, e->len, e->kind == ANSWER_FINISH ? shape_finish(e->finish) : NULL, out);
@@ -98,7 +98,7 @@ static void completions_done(struct shape *s, const struct shape_usage *u, struc
     shape_usage(u, out);
     shape_timings(u, out);
     bytes_str(out, ",\"seed\":");
-    bytes_u64(out, s->head.seed);
+    bytes_i64(out, (i64)s->head.seed);
     bytes_str(out, "}");
 }
 

@@ -62,7 +62,7 @@ static void put_head(const struct shape *s, struct bytes *out)
     shape_member(out, "model", s->head.model);
     shape_member(out, "system_fingerprint", s->head.fingerprint);
     bytes_str(out, ",\"seed\":");
-    bytes_u64(out, s->head.seed);
+    bytes_i64(out, (i64)s->head.seed);
     bytes_str(out, ",\"content\":[");
 }
 

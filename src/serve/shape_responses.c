@@ -44,7 +44,7 @@ static void put_response(const struct shape *s, const char *status, const struct
     shape_member(out, "model", s->head.model);
     shape_member(out, "system_fingerprint", s->head.fingerprint);
     bytes_str(out, ",\"seed\":");
-    bytes_u64(out, s->head.seed);
+    bytes_i64(out, (i64)s->head.seed);
     if (s->head.echo_json && *s->head.echo_json) {
         bytes_str(out, ",");
         bytes_str(out, s->head.echo_json);

@@ -155,10 +155,50 @@ with Server(binary, "--allow-host", "proxy.example", "--cors", "https://page.exa
                 c.shutdown(socket.SHUT_WR)
                 got = c.makefile("rb").read()
                 assert not got or got.split()[1][:1] == b"4" or got[9:12] == b"505", (junk[:30], got[:100])
-            except (ConnectionError, TimeoutError):
+            except OSError:  # also ended before the shutdown
                 pass
             c.close()
         assert s.post(CHAT, chat())[0] == 200
+
+    @case("headers of which two ends of a body or two hosts could be read are refused, and nothing behind them is answered")
+    def _():
+        for extra in ["Content-Length: 3\r\n", "Transfer-Encoding: chunked\r\n", "Transfer-Encoding: gzip, chunked\r\n", "Host: evil.example\r\n"]:
+            c = s.connect()
+            c.sendall(request_bytes("/tokenize", {"content": "x"}, extra) + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            whole = c.makefile("rb").read()
+            assert whole.startswith(b"HTTP/1.1 400") and whole.count(b"HTTP/1.1") == 1, (extra, whole)
+            c.close()
+        for coding in ["identity", "xchunked"]:
+            c = s.connect()
+            c.sendall(f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {coding}\r\n\r\n".encode())
+            assert c.makefile("rb").read().startswith(b"HTTP/1.1 400"), coding
+            c.close()
+
+    @case("a refused request takes no tokens and gives none back: the next is served")
+    def _():
+        for stream in [False, True]:
+            for last in [[], "", [5] * 4095, [4096]]:
+                status, body = s.post("/v1/completions", {"prompt": [[5], last] if last != "" else ["a", last], "max_tokens": 2, "stream": stream})
+                assert status == 400 and body["error"]["param"] == "prompt", body
+                assert s.post("/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
+
+    @case("the seed used, sent again, is taken: also a negative one")
+    def _():
+        for seed in [-2**63, -2, 2**63 - 1]:
+            assert s.post(CHAT, chat(2, seed=seed))[1]["seed"] == seed
+            assert s.post("/v1/messages", chat(2, seed=seed))[1]["seed"] == seed
+            assert s.post("/v1/completions", {"prompt": "a", "max_tokens": 2, "seed": seed})[1]["seed"] == seed
+            assert s.post("/v1/responses", {"input": "a", "max_output_tokens": 2, "seed": seed})[1]["seed"] == seed
+        assert "100.0001" in s.post(CHAT, chat(2, temperature=100.0001))[1]["error"]["message"]
+
+    @case("memory of large bodies is given back")
+    def _():
+        resident = lambda: s.metrics()["plainsong_resident_bytes"]
+        before = resident()
+        body = ("{" + ",".join(f'"{i}":1' for i in range(1000000)) + "}").encode()
+        for _ in range(4):
+            assert s.ask("POST", "/tokenize", body)[0] == 400
+        assert sanitized or resident() - before < 64 << 20, (before, resident())
 
     @case("whole characters in every event of a stream")
     def _():
@@ -177,6 +217,8 @@ with Server(binary, "--allow-host", "proxy.example", "--cors", "https://page.exa
         s.wait_idle()
         assert not any("lantern" in line for line in s.lines)
         assert any(CHAT in line for line in s.lines)
+        s.get("/a%20status=200%0ab")
+        assert s.wait_line(r"path=/a\\x20status=200\\x0ab peer=")
 
 # ---- keys ----
 
@@ -218,6 +260,13 @@ with Server(binary, "--api-key-file", keys, "--per-key", "1", "--log", "json", "
             assert s.post(CHAT, chat(), two)[0] == 200
         beside(s, check, "Authorization: Bearer first-key-1234\r\n", two, n=3)
         assert s.post(CHAT, chat(), one)[0] == 200
+
+    @case("keys: who has an answer, or a refusal, may ask the next thing at once")
+    def _():
+        for i in range(150):
+            status, body = s.post(CHAT, chat(1, stream=False) if i % 3 else chat(0), one)
+            assert status == (200 if i % 3 else 400), body
+            assert i % 5 or s.ask("POST", CHAT, chat(1, stream=True), one)[2].endswith(b"data: [DONE]\n\n")
 
     @case("keys: read again at SIGHUP; a file at fault leaves them as they were")
     def _():
