@@ -140,18 +140,26 @@ static int read_common(struct request *r, const json_t *body, struct api_error *
 /* What both of OpenAI's older APIs share. */
 static int read_openai(struct request *r, const json_t *body, struct api_error *e)
 {
-    i64 n = 1, max_tokens = -1, max_completion = -1;
+    /* llama-server's: what would be broken in silence is refused, and its name for max_tokens is known */
+    static const char *const ELSEWHERE[] = {"grammar", "json_schema"};
+    i64 n = 1, max_tokens = -1, max_completion = -1, n_predict = -1;
     json_t *options = NULL;
+    for (u32 i = 0; i < COUNT(ELSEWHERE); i++)
+        if (!json_is_null(json_object_get(body, ELSEWHERE[i])) && json_object_get(body, ELSEWHERE[i]))
+            return api_error_bad(e, ELSEWHERE[i], "%s is not taken here: response_format with a json_schema is", ELSEWHERE[i]);
     struct place at = place_key(NULL, "stream_options");
     if (field_i64(body, NULL, "n", 1, REQUEST_MAX_CHOICES, &n, e) ||
         field_i64(body, NULL, "max_tokens", -1, i32_max, &max_tokens, e) ||
         field_i64(body, NULL, "max_completion_tokens", -1, i32_max, &max_completion, e) ||
+        field_i64(body, NULL, "n_predict", -1, i32_max, &n_predict, e) ||
         field_object(body, NULL, "stream_options", &options, e) || request_stops(r, body, "stop", e))
         return -1;
     if (options && field_bool(options, &at, "include_usage", &r->include_usage, e))
         return -1;
+    if (max_tokens == -1)
+        max_tokens = n_predict;
     if (max_tokens == 0 || max_completion == 0) {
-        const char *which = max_tokens == 0 ? "max_tokens" : "max_completion_tokens";
+        const char *which = n_predict == 0 ? "n_predict" : max_tokens == 0 ? "max_tokens" : "max_completion_tokens";
         return api_error_bad(e, which, "%s is 0; it must be at least 1", which);
     }
     r->n = (u32)n;
