@@ -13,11 +13,8 @@ install_needs run || exit 1
 
 plainsong=$root/build/release/plainsong
 cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-# make -q would always say yes: the version's file is looked at each time.
-if make -C "$root" -n build/release/plainsong 2>/dev/null | grep -q -e ' -o build/release/plainsong'; then
-    echo "building build/release/plainsong (a minute or two)" >&2
-    make -C "$root" -s -j"$cores" build/release/plainsong >&2
-fi
+[ -x "$plainsong" ] || echo "building build/release/plainsong (a minute or two)" >&2
+make -C "$root" -s -j"$cores" build/release/plainsong >&2
 
 case ${1:-} in
 build) exit 0 ;;
