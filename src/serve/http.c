@@ -404,11 +404,6 @@ const char *http_path(const struct http_exchange *x)
     return x->path;
 }
 
-const char *http_query(const struct http_exchange *x, const char *name)
-{
-    return MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, name);
-}
-
 const char *http_header(const struct http_exchange *x, const char *name)
 {
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);

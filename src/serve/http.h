@@ -48,8 +48,7 @@ u32 http_connections(struct http *h);
 
 const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x); /* without the query */
-const char *http_query(const struct http_exchange *x, const char *name); /* HTTP thread, before the reply; NULL: not there */
-const char *http_header(const struct http_exchange *x, const char *name); /* likewise */
+const char *http_header(const struct http_exchange *x, const char *name); /* HTTP thread, before the reply; NULL: not there */
 const char *http_body(const struct http_exchange *x, size_t *len);
 const char *http_peer(const struct http_exchange *x); /* address as text, without the port */
 u64 http_id(const struct http_exchange *x);

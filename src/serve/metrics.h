@@ -35,7 +35,6 @@ struct metrics_now { /* what others know */
     u32 n_requests;      /* in work: queued, reading, answering */
     u32 n_connections;
     u64 resident_bytes;
-    const char *model;
     bool draining;
 };
 void metrics_write(struct metrics *m, const struct metrics_now *now, struct bytes *out);

@@ -36,7 +36,7 @@ void pages_metrics(struct server *s, struct http_exchange *x)
 {
     struct bytes out = {0};
     struct metrics_now now = {.n_requests = atomic_load(&s->n_jobs), .n_connections = http_connections(s->http),
-                              .resident_bytes = sysmem_resident(), .model = s->name,
+                              .resident_bytes = sysmem_resident(),
                               .draining = atomic_load(&s->state) == SERVER_DRAINING};
     ps_engine_stats(s->engine, &now.engine);
     metrics_write(s->metrics, &now, &out);

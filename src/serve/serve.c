@@ -45,7 +45,6 @@ static void fill_defaults(struct serve_opts *o)
     o->ping_s = o->ping_s ? o->ping_s : 10;
     o->stuck_s = o->stuck_s ? o->stuck_s : 60;
     o->max_connections = o->max_connections ? o->max_connections : 4096;
-    o->device_name = o->device_name ? o->device_name : "cpu";
 }
 
 /* A connection needs a descriptor. */

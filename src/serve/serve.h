@@ -27,7 +27,6 @@ struct serve_opts {                 /* zero: the default in brackets */
     u32 drain_s;                    /* for running requests after SIGTERM [30] */
     u32 ping_s;                     /* between comments in a silent event stream [10] */
     u32 stuck_s;                    /* a step that lasts longer makes /health 503 [60] */
-    const char *device_name;        /* for the fingerprint ["cpu"] */
     void (*loaded)(struct ps_engine *e); /* NULL, or told once when the engine is open, on another thread */
     const char *name;               /* the model's id for clients; NULL: the file's name without .gguf */
 };
