@@ -24,7 +24,7 @@ VERSION := $(shell cat VERSION 2>/dev/null || echo 0.0.0)
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LIBS := -lpcre2-8 -lutf8proc -ljansson -lm -pthread
 
-LIB_C := $(wildcard src/base/*.c src/model/*.c src/plan/*.c src/kernel/*.c src/device/*.c src/engine/*.c)
+LIB_C := $(wildcard src/base/*.c src/model/*.c src/plan/*.c src/kernel/*.c src/gpu/*.c src/device/*.c src/engine/*.c)
 CLI_C := $(wildcard src/cli/*.c)
 SERVE_C := $(wildcard src/serve/*.c)
 LIB_O := $(LIB_C:src/%.c=$(B)/%.o)

@@ -1,0 +1,212 @@
+/* Arguments and buffers of every kernel: structs of 4-byte fields, the same bytes for host and device. What changes from step to
+ * step is not here but in the step's inputs, so that one setup serves every step of its class (docs/gpu.md).
+ *
+ * Inputs: u32 words, uploaded once a step.
+ *   [IN_ROWS + w]   rows of table w: 0 all rows of the step, 1 those that want logits (after OP_KEEP)
+ *   [IN_ITEMS + w]  items of k_attend for table w        [IN_TILES + w]  tiles of k_prompt for table w
+ *   [IN_HEADS + w]  query heads in an item: 1, 2, 4 or 8, dividing the heads that share a key/value head
+ *   tables, items and tiles at the word offsets that arguments name:
+ *   row r of a table: 4 words: token (table 1: the row's number in table 0), slot, position, first of its items in k_attend's order
+ *                     (for rows in a prompt tile: 0xFFFFFFFF)
+ *   item i: row | chunk << 16. A row's items follow each other, chunks rising from 0.
+ *   tile i: first row | rows << 24 (1..GPU_TILE_ROWS), rows of one slot at positions that follow each other */
+#ifndef PS_GPU_ARGS_H
+#define PS_GPU_ARGS_H
+
+enum { IN_ROWS = 0, IN_ITEMS = 2, IN_TILES = 4, IN_HEADS = 6, IN_HEADER = 16 };
+enum { GPU_TILE_ROWS = 8 };
+
+/* Where a product's activations come from. */
+enum {
+    SRC_ACT,   /* act rows */
+    SRC_NORM,  /* float rows: RMSNorm with buffer 2's weights, then rule 1, by every group for itself; at most 8 rows */
+    SRC_FLOAT  /* float rows: rule 1, by every group for itself */
+};
+
+/* 0 inputs, 1 table: packed weights of `type`, 2 x out: float rows */
+struct embed_args {
+    u32 which, rows_at; /* table of rows, its word offset in the inputs */
+    u32 type, n_in, x_stride;
+};
+
+/* RMSNorm and rule 1 of whole rows.
+ * 0 inputs, 1 x: float rows, 2 weights (n), 3 h out: float rows, 4 act out. has_norm 0: h is x, only rule 1. */
+struct norm_args {
+    u32 which;
+    u32 n, x_stride, h_stride;
+    u32 has_norm, write_h, write_act;
+    u32 ranks;         /* rows of the buffer for each row of the table */
+    float eps;
+};
+
+/* Rotation, and keys and values into the arena (layer's part).
+ * 0 inputs, 1 q: rows, in place, 2 k, 3 v: rows, 4 q norm or none, 5 k norm or none, 6 rotation (position, d_rope): pairs (cos, sin),
+ * 7 arena of the layer */
+struct store_args {
+    u32 rows_at;       /* table 0 */
+    u32 n_heads, n_kv, d_head, d_rope, neox;
+    u32 q_stride, kv_stride;
+    u32 has_norm, whole_norm;
+    u32 kv_q8;
+    u32 head_bytes, slot_lo, slot_hi; /* slot_bytes = slot_hi << 32 | slot_lo */
+    float eps;
+};
+
+/* Attention of items: one row, some query heads of one key/value head, one chunk. Then k_join over rows.
+ * 0 inputs, 1 q: rows (rotated), 2 arena of the layer, 3 parts: (item, n_heads, d_head + 2): o, m, l; 4 att out: rows
+ * A row of one chunk is finished by k_attend itself; k_join does the others. */
+struct attend_args {
+    u32 which, rows_at, items_at, tiles_at;
+    u32 n_heads, n_kv, d_head;
+    u32 q_stride, att_stride;
+    u32 kv_q8;
+    u32 head_bytes, slot_lo, slot_hi;
+    float scale;       /* 1 / sqrt(d_head) */
+};
+
+/* One to three products of the same rows.
+ * 0 inputs, 1 source rows, 2 norm weights, 3-5 weights, 6-8 biases, 9-11 y out: float rows, 12 residual x: rows, in place,
+ * 13 act out of the normalised rows (SRC_NORM), or none */
+struct product_args {
+    u32 which;
+    u32 source;        /* SRC_... */
+    u32 n_in;
+    u32 x_stride;      /* floats, of SRC_NORM and SRC_FLOAT */
+    float eps;
+    u32 n_mats;
+    u32 type[3], n_out[3], y_stride[3], has_bias[3];
+    u32 add;           /* residual x = x + y, of matrix 0; y is written too */
+    u32 res_stride;
+    u32 write_act;
+};
+
+/* Products with float weights (rule 5): rows of floats. With pairs: row i of y takes row i / n_used of x (per_pair 1) or row i of x
+ * (per_pair 2), and the matrix of expert ids[i]. Buffers as product_args; 14 route lists. SRC_NORM or float rows as they are. */
+struct float_args {
+    struct product_args p;
+    u32 per_pair, n_used, ids_at;
+};
+
+/* Top-k experts of each row (rule 8), then the lists that grouped products walk.
+ * 0 inputs, 1 logits: rows (n_experts), 2 route lists out: words
+ *   ids_at:   (rows, n_used) expert; w_at: (rows, n_used) float weight
+ *   pairs_at: row * n_used + rank, sorted by expert, stable
+ *   tiles_at: [0] number of tiles, then 2 words a tile: expert, first pair | pairs << 24
+ * A tile has at most tile_rows pairs of one expert; per_row: each pair is a tile of its own, in order of pairs. */
+struct route_args {
+    u32 which;
+    u32 n_experts, n_used, stride, used_norm;
+    float used_scale;
+    u32 ids_at, w_at, pairs_at, tiles_at, tile_rows, per_row;
+};
+
+/* Chosen experts of all rows: act = silu(gate . h) * (up . h).
+ * 0 inputs, 1 h: act rows, 2 gate, 3 up: n_experts matrices one after another, 4 y out: float rows (pair), 5 route lists, 6 act out (pair) or
+ * none */
+struct experts_in_args {
+    u32 which;
+    u32 n_in, n_out, y_stride;
+    u32 type_gate, type_up;
+    u32 n_used, pairs_at, tiles_at;
+};
+
+/* down . act of all pairs. fused: at most 8 rows; the row's experts joined in rank order and the residual stream besides.
+ * 0 inputs, 1 act: float rows (pair), 2 act rows (pair) or none: SRC_ACT, 3 down: n_experts matrices, 4 y out: float rows (pair),
+ * 5 route lists, 6 residual x */
+struct experts_out_args {
+    u32 which;
+    u32 source;        /* SRC_ACT or SRC_FLOAT */
+    u32 n_in, n_out, x_stride, y_stride, res_stride;
+    u32 type;
+    u32 n_used, ids_at, w_at, pairs_at, tiles_at;
+    u32 fused;
+};
+
+/* x = x + sum over ranks of w * y (rule 8), a shared expert last: sigmoid(shared_w) * shared.
+ * 0 inputs, 1 y: float rows (pair), 2 route lists, 3 shared: rows, 4 shared_w: rows of one, 5 x: rows, in place */
+struct combine_args {
+    u32 which;
+    u32 n, n_used, w_at, y_stride, x_stride;
+    u32 shared, shared_stride, shared_w_stride;
+};
+
+/* gate = silu(gate) * up, and rule 1 of it. 0 inputs, 1 gate: rows, in place, 2 up, 3 act out */
+struct swiglu_args {
+    u32 which;
+    u32 n, stride, ranks, write_act; /* ranks as norm_args */
+};
+
+/* Rows of table 1 out of table 0. 0 inputs, 1 x, 2 q, 3 x out, 4 q out */
+struct keep_args {
+    u32 rows_at;       /* table 1 */
+    u32 n_x, n_q, x_stride, q_stride;
+};
+
+/* What sampling needs of each row of logits, so that the row itself stays on the device.
+ * 0 inputs, 1 logits: rows, 2 picks out: (row) PICK_WORDS words, 3 scratch: (row, PICK_PARTS, PICK_WORDS) words
+ *   [0] 1 when every logit is finite   [1] tokens in the list, at most PICK_TOP   then (id, logit bits) by (logit down, id up)
+ * k_pick: a part of a row by each group; k_pick_join: a row's parts. */
+struct pick_args {
+    u32 which;
+    u32 n_vocab, stride;
+};
+enum { PICK_TOP = 64, PICK_WORDS = 2 + 2 * PICK_TOP, PICK_PARTS = 32 };
+
+/* What a launch carries beside its buffers. */
+union gpu_args {
+    struct embed_args embed_;
+    struct norm_args norm_;
+    struct store_args store_;
+    struct attend_args attend_;
+    struct product_args product_;
+    struct float_args float_;
+    struct route_args route_;
+    struct experts_in_args experts_in_;
+    struct experts_out_args experts_out_;
+    struct combine_args combine_;
+    struct swiglu_args swiglu_;
+    struct keep_args keep_;
+    struct pick_args pick_;
+    u32 words[32];
+};
+
+/* Kernels by name: X(name, args): void k_<name>(struct at at, CON const struct <args>_args *a, struct bufs b, SHM u32 *shm); its
+ * member of gpu_args is <args>_. Its text is in the file named behind it. _1, _2, _4: rows of activations in a tile / 8. */
+#define GPU_KERNELS(X)                                                                                           \
+    X(embed, embed)             /* k_rows.h */                                                                   \
+    X(norm, norm)                                                                                                \
+    X(swiglu, swiglu)                                                                                            \
+    X(combine, combine)                                                                                          \
+    X(keep, keep)                                                                                                \
+    X(route, route)             /* k_route.h: top-k; a row a SIMD group */                                       \
+    X(group, route)             /* the lists; one group works */                                                 \
+    X(route_group, route)       /* both, at most 64 rows; one group works */                                     \
+    X(store, store)             /* k_store.h */                                                                  \
+    X(attend, attend)           /* k_attend.h */                                                                 \
+    X(join, attend)                                                                                              \
+    X(prompt, attend)           /* k_prompt.h */                                                                 \
+    X(product_1, product)       /* k_product.h: a panel's segments over the SIMD groups */                       \
+    X(product_2, product)                                                                                        \
+    X(product_4, product)                                                                                        \
+    X(product_many, product)    /* k_many.h: a panel a SIMD group */                                             \
+    X(product_float, float)    /* k_float.h */                                                                  \
+    X(experts_in_1, experts_in) /* k_experts.h */                                                                \
+    X(experts_in_2, experts_in)                                                                                  \
+    X(experts_out_1, experts_out)                                                                                \
+    X(experts_out_2, experts_out)                                                                                \
+    X(experts_in_many, experts_in) /* k_many.h */                                                                \
+    X(experts_out_many, experts_out)                                                                             \
+    X(pick, pick)               /* k_pick.h */                                                                   \
+    X(pick_join, pick)
+
+enum gpu_kernel {
+#define X(name, args) GK_##name,
+    GPU_KERNELS(X)
+#undef X
+    GK_COUNT
+};
+
+/* Bytes of shared memory a launch of a product needs: staged act rows (N of them, n_pad bytes each and 64 apart from bank to bank; a scale
+ * and a sum a block) and the segments' sums. Other kernels: see GPU_SHM_... in their files' heads. */
+
+#endif

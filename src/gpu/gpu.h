@@ -1,0 +1,188 @@
+/* The dialect of the GPU kernels: the common part of CUDA C, Metal's C++14 and C, and the words in which the three differ.
+ * One text of kernels (k_*.h) is read by nvcc, by Apple's compiler and by cc, which runs it on fibers (emu.h).
+ *
+ * A kernel is a function of where it stands (struct at), its arguments (args.h), its buffers (struct bufs) and shared memory. All
+ * groups have GPU_THREADS threads in SIMD groups of 32. Work is shared out over the groups in loops, so that a result
+ * never depends on how many groups there are. Not used: double, recursion, function pointers, 64-bit atomics, float atomics, unsigned
+ * division and remainder by a number known at run time only (split_u32 does that), a return before a barrier.
+ *
+ * Address spaces stand on every pointer: DEV device memory, CON arguments, SHM shared memory of a group, THR a thread's own. */
+#ifndef PS_GPU_H
+#define PS_GPU_H
+
+enum { GPU_THREADS = 256, GPU_SIMDS = GPU_THREADS / 32, GPU_BUFS = 16 };
+
+#if defined(__CUDACC__)
+
+typedef unsigned char u8;
+typedef signed char i8;
+typedef unsigned short u16;
+typedef short i16;
+typedef unsigned int u32;
+typedef int i32;
+typedef unsigned long long u64;
+typedef uint4 w4;
+
+#define KFN static __device__ __forceinline__
+#define DEV
+#define CON
+#define SHM
+#define THR
+#define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
+
+struct at {
+    u32 group, n_groups;   /* this group of so many */
+    u32 thread, simd, lane; /* thread = 32 * simd + lane */
+};
+
+#define EX_FN KFN
+#define EX_FMA(a, b, c) __fmaf_rn(a, b, c)
+#define EX_MULHI(a, b) __umulhi(a, b)
+#define EX_BITS(x) __float_as_uint(x)
+#define EX_FLOAT(u) __uint_as_float(u)
+#include "base/exact.h"
+
+#define BARRIER(at) __syncthreads()
+#define SIMD_BARRIER(at) __syncwarp()
+
+KFN u32 shuffle_xor(struct at at, u32 v, u32 mask) { return __shfl_xor_sync(~0u, v, mask); }
+KFN u32 shuffle_from(struct at at, u32 v, u32 lane) { return __shfl_sync(~0u, v, lane); }
+KFN u32 simd_max_u32(struct at at, u32 v) { return __reduce_max_sync(~0u, v); }
+KFN i32 simd_sum_i32(struct at at, i32 v) { return __reduce_add_sync(~0u, v); }
+KFN u32 simd_ballot(struct at at, u32 v) { return __ballot_sync(~0u, v); }
+KFN i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((int)a, (int)b, c); }
+KFN float sqrt_rn(float x) { return __fsqrt_rn(x); }
+KFN float div_rn(float a, float b) { return __fdiv_rn(a, b); }
+KFN u32 popcount(u32 v) { return (u32)__popc(v); }
+
+/* One way to read and one to write a half: exact, as ex_half and ex_to_half (denormals kept). */
+KFN float half_value(u32 h)
+{
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((unsigned short)h));
+    return f;
+}
+
+/* 16 aligned bytes. load16_once: of what no kernel writes and nobody reads again soon (weights). */
+KFN w4 load16(const void *p) { return *(const w4 *)p; }
+KFN w4 load16_once(const void *p)
+{
+    w4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+/* c += A . B over 32 (tile_16: 16) elements, exact integers; a and b hold bytes. Lane 4 g + t of a SIMD group holds
+ *   a[0], a[1] elements 4t..4t+3 of rows g and g + 8 of A, a[2], a[3] elements 16 + 4t..; b[0], b[1] the same elements of column g of B;
+ *   c[0], c[1] row g, columns 2t and 2t+1; c[2], c[3] row g + 8. tile_u: A unsigned, tile_s: signed; B is signed. */
+KFN void tile_u(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+KFN void tile_s(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+KFN void tile_16(struct at at, THR i32 *c, u32 a0, u32 a1, u32 b0)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b0));
+}
+
+#else /* C, on fibers: the same words as functions of emu.c */
+
+#include "base/exact.h"
+
+typedef struct {
+    u32 x, y, z, w;
+} w4;
+
+#define KFN static inline __attribute__((unused))
+#define DEV
+#define CON
+#define SHM
+#define THR
+#define UNROLL
+#define NO_UNROLL
+
+struct emu_fiber;
+struct at {
+    u32 group, n_groups;
+    u32 thread, simd, lane;
+    struct emu_fiber *fiber;
+};
+
+/* Defined in emu.c. A barrier has the line of its text for a name, so that a test can take it away. */
+void emu_barrier(struct emu_fiber *f, u32 file, u32 line);
+void emu_simd_barrier(struct emu_fiber *f);
+u32 emu_shuffle(struct emu_fiber *f, u32 v, u32 from_lane);
+u32 emu_max(struct emu_fiber *f, u32 v);
+i32 emu_sum(struct emu_fiber *f, i32 v);
+u32 emu_ballot(struct emu_fiber *f, u32 v);
+void emu_tile(struct emu_fiber *f, i32 c[4], const u32 a[4], const u32 b[2], bool a_signed);
+void emu_tile_16(struct emu_fiber *f, i32 c[4], u32 a0, u32 a1, u32 b0);
+
+/* KERNEL_FILE: a number that each k_*.h defines for itself before its kernels. */
+#define BARRIER(at) emu_barrier((at).fiber, KERNEL_FILE, __LINE__)
+#define SIMD_BARRIER(at) emu_simd_barrier((at).fiber)
+
+KFN u32 shuffle_xor(struct at at, u32 v, u32 mask) { return emu_shuffle(at.fiber, v, at.lane ^ mask); }
+KFN u32 shuffle_from(struct at at, u32 v, u32 lane) { return emu_shuffle(at.fiber, v, lane); }
+KFN u32 simd_max_u32(struct at at, u32 v) { return emu_max(at.fiber, v); }
+KFN i32 simd_sum_i32(struct at at, i32 v) { return emu_sum(at.fiber, v); }
+KFN u32 simd_ballot(struct at at, u32 v) { return emu_ballot(at.fiber, v); }
+KFN i32 dot4(u32 a, u32 b, i32 c)
+{
+    for (u32 i = 0; i < 4; i++)
+        c += (i8)(a >> 8 * i) * (i8)(b >> 8 * i);
+    return c;
+}
+KFN float sqrt_rn(float x) { return sqrtf(x); }
+KFN float div_rn(float a, float b) { return a / b; }
+KFN float half_value(u32 h) { return ex_half(h); }
+KFN u32 popcount(u32 v) { return (u32)__builtin_popcount(v); }
+KFN w4 load16(const void *p) { return *(const w4 *)p; }
+KFN w4 load16_once(const void *p) { return *(const w4 *)p; }
+KFN void tile_u(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, false); }
+KFN void tile_s(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, true); }
+KFN void tile_16(struct at at, i32 *c, u32 a0, u32 a1, u32 b0) { emu_tile_16(at.fiber, c, a0, a1, b0); }
+
+#endif
+
+/* A kernel's buffers, in the order that args.h gives. */
+struct bufs {
+    DEV void *p[GPU_BUFS];
+};
+
+KFN float shuffle_xor_f(struct at at, float v, u32 mask) { return EX_FLOAT(shuffle_xor(at, EX_BITS(v), mask)); }
+
+/* The tree of rule 6 over a SIMD group's lanes: 16-8-4-2-1. Every lane has the result: x + y is y + x. */
+KFN float simd_tree(struct at at, float v)
+{
+    UNROLL
+    for (u32 half = 16; half; half /= 2)
+        v = v + shuffle_xor_f(at, v, half);
+    return v;
+}
+
+KFN u32 least_u32(u32 a, u32 b) { return a < b ? a : b; }
+
+/* a = q * b + *rest, for a, b < 2^24: the quotient of floats is off by one at most. */
+KFN u32 split_u32(u32 a, u32 b, THR u32 *rest)
+{
+    i32 q = (i32)div_rn((float)(i32)a, (float)(i32)b), r = (i32)a - q * (i32)b;
+    if (r < 0) {
+        q--;
+        r += (i32)b;
+    } else if (r >= (i32)b) {
+        q++;
+        r -= (i32)b;
+    }
+    *rest = (u32)r;
+    return (u32)q;
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* All kernels, in one text. KERNEL_FILE numbers the file that a barrier stands in. */
+#ifndef PS_GPU_KERNELS_H
+#define PS_GPU_KERNELS_H
+
+#include "gpu/args.h"
+#include "gpu/gpu.h"
+#include "gpu/layout.h"
+
+#undef KERNEL_FILE
+#define KERNEL_FILE 1
+#include "gpu/k_rows.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 2
+#include "gpu/k_route.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 3
+#include "gpu/k_store.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 4
+#include "gpu/k_attend.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 5
+#include "gpu/k_prompt.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 6
+#include "gpu/k_stage.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 7
+#include "gpu/k_product.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 8
+#include "gpu/k_experts.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 9
+#include "gpu/k_many.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 10
+#include "gpu/k_float.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 11
+#include "gpu/k_pick.h"
+
+#endif

@@ -1,0 +1,76 @@
+/* How a GPU device keeps its data: read by the kernels and by the hosts that fill and size the buffers. All sizes are bytes.
+ *
+ * Weights. A matrix (n_out, n_in) is panels of 16 output rows; a panel is tiles of 256 elements along the row (the last one
+ * filled up with zeros: a zero scale and a zero activation add +0), each tile one of these, in this order. Lane 4 g + t of a SIMD group
+ * works on rows g and g + 8 of the panel. "Word w" of a block of 32 is its elements 4w..4w+3; a nibble word t has elements 4t..4t+3 in the
+ * low nibbles and 16+4t.. in the high ones. Integers are stored unsigned as in the file (q8_0: signed).
+ *
+ *   nibbles  4 x (32 lanes x 16): chunk c, a lane's four words: block 2c row g, block 2c row g + 8, block 2c + 1 row g, row g + 8
+ *   fifth    32 lanes x 16: for each of 8 blocks a u16: bits 0-3 row g elements 4t.., 4-7 row g elements 16+4t.., 8-15 row g + 8
+ *   sixth    2 x (32 lanes x 16): chunk c, a word for each of blocks 4c..4c+3: 2 bits each of: row g elements 4t..4t+3 (bits 0-7), row
+ *            g + 8 (8-15), row g elements 16+4t.. (16-23), row g + 8 (24-31)
+ *   bytes    8 x (32 lanes x 16): block c, words: row g word t, row g + 8 word t, row g word 4 + t, row g + 8 word 4 + t
+ *   d, m     16 rows x 8 blocks, halves          scmn  16 rows x (8 sub-scales, 8 sub-minimums), u8
+ *   sc       16 rows x 16 sub-scales, i8         dd    16 rows x (d, dmin) halves        d1  16 rows x d half
+ *
+ *   q4_0 nibbles d            2304    q4_1 nibbles d m          2560    q5_0 nibbles fifth d   2816    q5_1 nibbles fifth d m  3072
+ *   q8_0 bytes d              4352    q4_k nibbles scmn dd      2368    q5_k nibbles fifth scmn dd  2880
+ *   q6_k nibbles sixth sc d1  3360    f32 256 x 16 floats      16384    f16, bf16 256 x 16 u16  8192
+ *
+ * Activations ("act"). One row of n_in elements, filled up with zeros to a multiple of 256 (n_pad), by rule 1, is n_pad bytes of integers,
+ * n_pad / 32 float scales, n_pad / 32 i32 sums of the integers. The integers of blocks 2i and 2i + 1 lie in 16 words: for t = 0..3: word t
+ * of block 2i, word 4 + t of block 2i, word t of block 2i + 1, word 4 + t of block 2i + 1.
+ *
+ * Keys and values. arena + slot * slot_bytes + layer * layer_bytes + head * head_bytes: keys; values n_kv * head_bytes further on.
+ *   f16   keys: panels of 32 positions, (d_pad / 8)[32 positions][8] halves, d_pad = d_head up to a multiple of 8, filled with zeros;
+ *         values: (position, d_pad) halves
+ *   q8_0  keys: panels of 32 positions, for each block of 32 dimensions d[32] halves, then [2][32 positions][16] int8: dimensions 16h..16h+15;
+ *         values: a position's d[d_head / 32] halves, then d_head int8 */
+#ifndef PS_GPU_LAYOUT_H
+#define PS_GPU_LAYOUT_H
+
+/* Types as the GGUF format numbers them (base/dtype.h has them for the host). */
+enum gpu_type {
+    GT_F32 = 0,
+    GT_F16 = 1,
+    GT_Q4_0 = 2,
+    GT_Q4_1 = 3,
+    GT_Q5_0 = 6,
+    GT_Q5_1 = 7,
+    GT_Q8_0 = 8,
+    GT_Q4_K = 12,
+    GT_Q5_K = 13,
+    GT_Q6_K = 14,
+    GT_BF16 = 30
+};
+
+enum {
+    GPU_PANEL = 16,
+    GPU_SEG = 256,
+    GPU_CHUNK = 256,  /* positions attended in one piece (rule 7) */
+    GPU_KV_PANEL = 32
+};
+
+/* Bytes of one tile; 0 for a type that is not here. */
+#define GPU_TILE_BYTES(type)                                                                                     \
+    ((type) == GT_Q4_0   ? 2304u                                                                                 \
+     : (type) == GT_Q4_1 ? 2560u                                                                                 \
+     : (type) == GT_Q5_0 ? 2816u                                                                                 \
+     : (type) == GT_Q5_1 ? 3072u                                                                                 \
+     : (type) == GT_Q8_0 ? 4352u                                                                                 \
+     : (type) == GT_Q4_K ? 2368u                                                                                 \
+     : (type) == GT_Q5_K ? 2880u                                                                                 \
+     : (type) == GT_Q6_K ? 3360u                                                                                 \
+     : (type) == GT_F32  ? 16384u                                                                                \
+     : (type) == GT_F16  ? 8192u                                                                                 \
+     : (type) == GT_BF16 ? 8192u                                                                                 \
+                         : 0u)
+
+#define GPU_PAD(n_in) (((n_in) + 255u) & ~255u)        /* elements */
+#define GPU_ACT_BYTES(n_in) (GPU_PAD(n_in) / 4u * 5u)  /* of one act row */
+#define GPU_STRIDE(width) (((width) + 31u) & ~31u)     /* floats between rows of a buffer */
+
+/* Shared memory of a launch, bytes; groups start with it undefined. */
+#define GPU_SHM_NONE 0u
+
+#endif
