@@ -13,6 +13,8 @@
 #ifndef PS_GPU_ARGS_H
 #define PS_GPU_ARGS_H
 
+#include "gpu/gpu.h"
+
 enum { IN_ROWS = 0, IN_ITEMS = 2, IN_TILES = 4, IN_HEADS = 6, IN_HEADER = 16 };
 enum { GPU_TILE_ROWS = 8 };
 
