@@ -22,6 +22,7 @@ typedef unsigned int u32;
 typedef int i32;
 typedef unsigned long long u64;
 typedef uint4 w4;
+typedef uint2 w2;
 
 #define KFN static __device__ __forceinline__
 #define DEV
@@ -64,8 +65,11 @@ KFN float half_value(u32 h)
     return f;
 }
 
-/* 16 aligned bytes. load16_once: of what no kernel writes and nobody reads again soon (weights). */
+/* 16 or 8 aligned bytes. load16_once: of what no kernel writes and nobody reads again soon (weights). prefetch: the 128 bytes at p will be
+ * wanted; they need not be there. */
 KFN w4 load16(const void *p) { return *(const w4 *)p; }
+KFN w2 load8(const void *p) { return *(const w2 *)p; }
+KFN void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" : : "l"(p)); }
 KFN w4 load16_once(const void *p)
 {
     w4 v;
@@ -99,6 +103,10 @@ KFN void tile_16(struct at at, THR i32 *c, u32 a0, u32 a1, u32 b0)
 typedef struct {
     u32 x, y, z, w;
 } w4;
+
+typedef struct {
+    u32 x, y;
+} w2;
 
 #define KFN static inline __attribute__((unused))
 #define DEV
@@ -146,6 +154,8 @@ KFN float half_value(u32 h) { return ex_half(h); }
 KFN u32 popcount(u32 v) { return (u32)__builtin_popcount(v); }
 KFN w4 load16(const void *p) { return *(const w4 *)p; }
 KFN w4 load16_once(const void *p) { return *(const w4 *)p; }
+KFN w2 load8(const void *p) { return *(const w2 *)p; }
+KFN void prefetch(const void *p) { (void)p; }
 KFN void tile_u(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, false); }
 KFN void tile_s(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, true); }
 KFN void tile_16(struct at at, i32 *c, u32 a0, u32 a1, u32 b0) { emu_tile_16(at.fiber, c, a0, a1, b0); }
