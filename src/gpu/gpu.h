@@ -20,7 +20,7 @@ typedef unsigned short u16;
 typedef short i16;
 typedef unsigned int u32;
 typedef int i32;
-typedef unsigned long long u64;
+typedef __UINT64_TYPE__ u64; /* base.h has the same names for the same types: a plug-in reads both */
 typedef uint4 w4;
 typedef uint2 w2;
 
