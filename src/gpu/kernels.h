@@ -6,6 +6,8 @@
 #include "gpu/gpu.h"
 #include "gpu/layout.h"
 
+#include "gpu/k_act.h"
+
 #undef KERNEL_FILE
 #define KERNEL_FILE 1
 #include "gpu/k_rows.h"

@@ -1,0 +1,67 @@
+/* Rule 1 on a GPU: activations of a block of 32 become integers, a scale and a sum, in the layout of an act row (layout.h). Eight
+ * lanes hold a block, four neighbouring elements each, so that a lane's integers are one whole word; a SIMD group holds four blocks.
+ *
+ *   lane of the SIMD group   0 .. 7      8 .. 15      16 .. 23     24 .. 31
+ *   block                    b           b + 1        b + 2        b + 3        its lane w % 8 has elements 4w..4w+3: word w
+ *
+ * What is used by norm and swiglu here, and by products that quantise for themselves (k_stage.h). No barriers. */
+#ifndef PS_K_ACT_H
+#define PS_K_ACT_H
+
+/* v[0..4): a lane's elements. Returns its word of integers; *d the block's scale, *sum the sum of its integers: the same in its eight
+ * lanes. A block of zeros gives zeros, a block with a NaN or an infinity zeros and d = NaN. All 32 lanes call. */
+KFN u32 act_quantise_8(struct at at, THR const float *v, THR float *d, THR i32 *sum)
+{
+    u32 top = 0;
+    UNROLL
+    for (u32 i = 0; i < 4; i++) {
+        u32 u = EX_BITS(v[i]) & 0x7FFFFFFFu;
+        top = u > top ? u : top;
+    }
+    UNROLL
+    for (u32 m = 1; m < 8; m *= 2) {
+        u32 u = shuffle_xor(at, top, m);
+        top = u > top ? u : top;
+    }
+    u32 finite = top < 0x7F800000u;
+    float scale = ex_round11(div_rn(EX_FLOAT(finite ? top : 0), 127.0f));
+    u32 some = scale >= EX_TINY_SCALE;
+    float r = div_rn(1.0f, some ? scale : 1.0f);
+    /* v * r + magic has the integer in its lowest bits: 0x4B400000 + q, |q| <= 127 (0 where there is no scale). */
+    u32 word = 0;
+    UNROLL
+    for (u32 i = 0; i < 4; i++)
+        word |= (EX_BITS(v[i] * r + EX_MAGIC) & 255u) << 8 * i;
+    word = some ? word : 0;
+    i32 total = dot4(word, 0x01010101u, 0);
+    UNROLL
+    for (u32 m = 1; m < 8; m *= 2)
+        total += (i32)shuffle_xor(at, (u32)total, m);
+    *d = !finite ? EX_FLOAT(0x7FC00000u) : some ? scale : 0.0f;
+    *sum = total;
+    return word;
+}
+
+/* Where word w of block b lies among an act row's words of integers. */
+KFN u32 act_word(u32 b, u32 w)
+{
+    return b / 2 * 16 + w % 4 * 4 + b % 2 * 2 + w / 4;
+}
+
+/* Quantises a lane's elements i..i+3 of a row (i = 4 * lane + a multiple of 128) and puts them into its act row of n_pad elements.
+ * All 32 lanes call; nothing is written past n_pad. */
+KFN void act_put_8(struct at at, DEV u8 *act, u32 n_pad, u32 i, THR const float *v)
+{
+    float d;
+    i32 sum;
+    u32 word = act_quantise_8(at, v, &d, &sum);
+    if (i >= n_pad)
+        return;
+    ((DEV u32 *)act)[act_word(i / 32, i / 4 % 8)] = word;
+    if (i % 32 == 0) {
+        ((DEV float *)(act + n_pad))[i / 32] = d;
+        ((DEV i32 *)(act + n_pad))[n_pad / 32 + i / 32] = sum;
+    }
+}
+
+#endif
