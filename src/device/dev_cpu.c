@@ -313,6 +313,7 @@ static void cpu_each(struct device *d, u32 n, void (*fn)(void *arg, u32 i, u32 t
 }
 
 const struct device_ops device_cpu = {.name = "cpu",
+                                      .chunk = 128, /* of 128 experts 8 each: 8 rows an expert; 64 read 15 % fewer tokens a second, 256 as many */
                                       .open = cpu_open,
                                       .close = cpu_close,
                                       .step = cpu_step,
