@@ -154,6 +154,11 @@ struct pick_args {
 };
 enum { PICK_TOP = 64, PICK_WORDS = 2 + 2 * PICK_TOP, PICK_PARTS = 32 };
 
+/* The self-test's (k_probe.h). 0 in, 1 out */
+struct probe_args {
+    u32 count;         /* of inputs for each probe; a multiple of 32 */
+};
+
 /* What a launch carries beside its buffers. */
 union gpu_args {
     struct embed_args embed_;
@@ -169,6 +174,7 @@ union gpu_args {
     struct swiglu_args swiglu_;
     struct keep_args keep_;
     struct pick_args pick_;
+    struct probe_args probe_;
     u32 words[32];
 };
 
@@ -199,7 +205,8 @@ union gpu_args {
     X(experts_in_many, experts_in) /* k_many.h */                                                                \
     X(experts_out_many, experts_out)                                                                             \
     X(pick, pick)               /* k_pick.h */                                                                   \
-    X(pick_join, pick)
+    X(pick_join, pick)                                                                                           \
+    X(probe, probe)             /* k_probe.h */
 
 enum gpu_kernel {
 #define X(name, args) GK_##name,

@@ -41,5 +41,8 @@
 #undef KERNEL_FILE
 #define KERNEL_FILE 11
 #include "gpu/k_pick.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 12
+#include "gpu/k_probe.h"
 
 #endif
