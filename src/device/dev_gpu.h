@@ -15,6 +15,10 @@ u64 gpu_panel_bytes(u32 type, u32 n_in); /* 0: not a type that GPUs read */
 /* Panels [p0, p1) of src (n_out, n_in) to dst, which holds panel p0 first. Values not finite: -1 and *bad_row. As kernel/pack.h. Any thread. */
 int gpu_pack(u32 type, const u8 *src, u32 n_in, u32 n_out, u8 *dst, u32 p0, u32 p1, u32 *bad_row);
 
+/* gpu_selftest.c: k_probe on an open backend against the same arithmetic here (rule 15), some milliseconds. 0: it ran, and `bad` (n bytes)
+ * names what differs, "" when nothing does. -1 with err: the device failed. */
+int gpu_selftest(const struct gpu_backend *b, void *self, char *bad, size_t n, struct err *err);
+
 /* gpu_shm.c: shared memory of a launch, from its kernel and arguments. */
 u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args);
 

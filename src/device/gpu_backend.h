@@ -25,10 +25,13 @@ struct gpu_info {
     u64 total_bytes, free_bytes;
     u32 n_groups;            /* groups that run at once: grids are made this large */
     u32 shm_bytes;           /* shared memory a group can have */
+    double peak_gb_s;        /* of its memory; 0: not known */
 };
 
 struct gpu_backend {
     const char *name;
+    /* Before open: free bytes of that GPU. */
+    int (*memory)(u32 index, u64 *free_bytes, struct err *err);
     /* index: which of the machine's GPUs, from 0; one backend object drives one. opts: the device's; a plug-in cannot look
      * into them. Fills *info. On failure nothing is left behind. */
     int (*open)(void **self, u32 index, const struct device_opts *opts, struct gpu_info *info, struct err *err);
