@@ -121,6 +121,7 @@ struct experts_out_args {
     u32 n_in, n_out, x_stride, y_stride, res_stride;
     u32 type;
     u32 n_used, ids_at, w_at, pairs_at, tiles_at;
+    u32 per;           /* pairs that share a row of buffers 1 and 2: 1, or n_used where the rows are the table's */
     u32 fused;
 };
 

@@ -25,7 +25,7 @@
  *   f16   keys: panels of 32 positions, (d_pad / 8)[32 positions][8] halves, d_pad = d_head up to a multiple of 8, filled with zeros;
  *         values: (position, d_pad) halves
  *   q8_0  keys: panels of 32 positions, for each block of 32 dimensions d[32] halves, then [2][32 positions][16] int8: dimensions 16h..16h+15;
- *         values: a position's d[d_head / 32] halves, then d_head int8 */
+ *         values: panels of 32 positions: [32 positions][d_head / 32] halves d, then [32 positions][d_head] int8 */
 #ifndef PS_GPU_LAYOUT_H
 #define PS_GPU_LAYOUT_H
 
@@ -72,5 +72,17 @@ enum {
 
 /* Shared memory of a launch, bytes; groups start with it undefined. */
 #define GPU_SHM_NONE 0u
+#define GPU_SHM_ROUTE(n_experts) (32u * (n_experts) + 128u) /* k_route.h: group, route_group */
+#define GPU_SHM_PICK 4224u                                  /* k_pick.h */
+#define GPU_SHM_PICK_JOIN 24832u
+/* Products (k_stage.h): n columns of staged rows, scales and sums besides, and sums of tiles. n: 8, 16, 32 for product_1, _2, _4. */
+#define GPU_SHM_STAGE(n, n_in) (4u * (n) * (GPU_PAD(n_in) / 4u + 16u + GPU_PAD(n_in) / 16u))
+#define GPU_SHM_BATCH(n_in)    /* tiles in a batch of panels (product_batch) */                                  \
+    (GPU_PAD(n_in) / 256u >= 8u ? GPU_PAD(n_in) / 256u : GPU_PAD(n_in) / 256u == 3u ? 24u : 8u * GPU_PAD(n_in) / 256u > 56u ? 56u : 8u * (GPU_PAD(n_in) / 256u))
+#define GPU_SHM_PRODUCT(n, n_in) (GPU_SHM_STAGE(n, n_in) + ((n) < 32u ? 2u : 1u) * GPU_SHM_BATCH(n_in) * (n) * 64u)
+#define GPU_SHM_EXPERTS_IN(n, n_in) (GPU_SHM_STAGE(n, n_in) + 2u * 2u * (GPU_PAD(n_in) / 256u) * (n) * 64u)
+#define GPU_SHM_EXPERTS_OUT(n, n_in) GPU_SHM_PRODUCT(n, n_in)
+#define GPU_SHM_EXPERTS_FUSED(n_pairs, n_in) (GPU_SHM_STAGE(n_pairs, n_in) + 2u * (n_pairs) * (GPU_PAD(n_in) / 256u) * 64u)
+#define GPU_SHM_MANY (4u * (2u * 32u * 96u + 32u)) /* MANY_COLS columns of one tile, twice, and their rows */
 
 #endif
