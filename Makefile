@@ -49,6 +49,7 @@ $(B)/%.o: src/%.c Makefile
 O3 := $(if $(filter release,$(CONFIG)),-O3)
 # -g1 (lines, no variables): to follow variables through bodies this long takes gcc longer than to compile them.
 FLAGS_kernel := $(O3)
+FLAGS_gpu := $(O3)
 $(B)/engine/sample.o $(B)/engine/logprob.o: FLAGS_engine := $(O3)
 $(B)/kernel/avx2.o: FLAGS_kernel := $(O3) -g1 -march=x86-64-v3
 $(B)/kernel/avxvnni.o: FLAGS_kernel := $(O3) -g1 -march=x86-64-v3 -mavxvnni

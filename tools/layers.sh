@@ -15,7 +15,7 @@ base
 model   base/
 plan    base/ model/weights.h model/hparams.h
 kernel  base/base.h base/exact.h base/dtype.h
-gpu     base/exact.h
+gpu     base/exact.h base/pool.h
 device  base/ model/ plan/ kernel/ gpu/
 engine  base/ model/ plan/ device/device.h plainsong.h
 serve   base/ model/token.h model/template.h model/prompt.h engine/ plainsong.h

@@ -27,6 +27,9 @@ void emu_set(struct emu *e, const struct emu_opts *o); /* seed and barrier from 
 int emu_launch(struct emu *e, enum gpu_kernel kernel, const union gpu_args *args, const struct bufs *b, u32 n_groups,
                u32 shm_bytes, struct err *err);
 
+/* The same for a function that is no kernel: emu.c's own test. */
+int emu_run(struct emu *e, void (*fn)(struct at at, void *arg, u32 *shm), void *arg, u32 n_groups, u32 shm_bytes, struct err *err);
+
 /* Barriers (file number, line) that any launch since emu_open has passed; the count. For tests that take each away. */
 u32 emu_barriers(const struct emu *e, u32 (*at)[2], u32 max);
 
