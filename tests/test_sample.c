@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/exact.h"
+#include "device/device.h"
 #include "engine/sample.h"
 
 #include <float.h>
@@ -462,6 +463,135 @@ static void philox_known_answers(void **state)
     assert_true(ex_unit(0) == 0 && ex_unit(0xFF) == 0 && ex_unit(0xFFFFFFFFu) == 1 - 0x1p-24f);
 }
 
+/* ---- the head of a row ---- */
+
+/* What a device gives: the first DEVICE_PICKS of the row sorted, here by insertion. */
+static void make_picks(const float *l, u32 n, u32 *picks)
+{
+    struct item list[DEVICE_PICKS + 1];
+    u32 n_list = 0;
+    memset(picks, 0xA5, DEVICE_PICK_WORDS * sizeof *picks);
+    picks[0] = 1;
+    for (u32 i = 0; i < n; i++) {
+        struct item x = {l[i], i};
+        picks[0] &= isfinite(l[i]) != 0;
+        u32 at = n_list;
+        for (; at && by_logit(&list[at - 1], &x) > 0; at--)
+            list[at] = list[at - 1];
+        list[at] = x;
+        n_list = min_u32(n_list + 1, DEVICE_PICKS);
+    }
+    picks[1] = n_list;
+    for (u32 i = 0; i < n_list; i++) {
+        picks[2 + 2 * i] = list[i].id;
+        picks[3 + 2 * i] = EX_BITS(list[i].l);
+    }
+}
+
+/* Of every kind of row and all options drawn: what the head proves is what the row says. */
+static void a_head_says_what_the_row_says(void **state)
+{
+    (void)state;
+    static const u32 sizes[] = {1, 2, 33, 63, 64, 65, 66, 130, 1000, 5000};
+    rng_state = 20260101;
+    struct err err;
+    u32 cases = 0, proven = 0, by_top_k = 0;
+    for (u32 round = 0; round < 4800; round++) {
+        u32 n = sizes[rng() % COUNT(sizes)], kind = round % ROW_KINDS, picks[DEVICE_PICK_WORDS];
+        struct ps_bias bias[2];
+        struct ps_sampling o;
+        random_options(&o, n, bias, rng() % 8 ? 0 : 2);
+        if (rng() % 8)
+            o.repeat_penalty = o.presence_penalty = o.frequency_penalty = 0;
+        if (rng() % 4 == 0) /* divisions that make equal what differed */
+            o.temperature = 1 + rng_between(0, 1);
+        if (rng() % 4 == 0)
+            o.top_k = DEVICE_PICKS - 2 + rng() % 4;
+        float *l = malloc(n * sizeof *l);
+        struct sampler *s;
+        assert_int_equal(sampler_open(&s, &o, 1, n, &err), 0);
+        sampler_see(s, rng() % n);
+        for (u32 step = 0; step < 4; step++) {
+            fill_row(l, n, kind);
+            if (rng() % 3 == 0) /* many that differ in their last bits only */
+                for (u32 i = 0; i < n; i++)
+                    l[i] = EX_FLOAT(EX_BITS(7.0f) + rng() % 40);
+            if (rng() % 16 == 0)
+                l[rng() % n] = rng() & 1 ? NAN : -INFINITY;
+            make_picks(l, n, picks);
+            i32 head = sampler_choose_head(s, picks, step);
+            i32 row = sampler_choose(s, l, step, NULL, &err);
+            if (head >= 0 && head != row)
+                fail_msg("round %u step %u kind %u n %u: the head says %d, the row %d (temperature %a top_k %u top_p %g "
+                         "min_p %g)",
+                         round, step, kind, n, head, row, (double)o.temperature, o.top_k, (double)o.top_p, (double)o.min_p);
+            cases++;
+            proven += head >= 0;
+            by_top_k += head >= 0 && n > DEVICE_PICKS && o.top_k && o.temperature > 0;
+        }
+        sampler_close(s);
+        free(l);
+    }
+    print_message("%u heads, %u proven, %u of them by top-k\n", cases, proven, by_top_k);
+    assert_true(proven > cases / 3 && by_top_k > cases / 50);
+}
+
+/* A row as a language model's: a few likely tokens, the rest `gap` and more below. */
+static void fill_peaked(float *l, u32 n, float gap)
+{
+    for (u32 i = 0; i < n; i++)
+        l[i] = 8 - gap - rng_between(0, 8);
+    for (u32 i = 0; i < 12; i++)
+        l[rng() % n] = rng_between(3, 8);
+    l[rng() % n] = 8.5f;
+}
+
+static void a_head_proves_what_is_usual(void **state)
+{
+    (void)state;
+    enum { N = 151936, ROWS = 40 };
+    static const struct {
+        struct ps_sampling o;
+        float gap;
+        u32 least, most; /* proven, of ROWS */
+    } cases[] = {
+        {{0}, 0, ROWS, ROWS},
+        {{.temperature = 1e-7f}, 0, ROWS, ROWS},
+        {{.temperature = 0.7f, .top_k = 20}, 0, ROWS, ROWS},
+        {{.temperature = 0.6f, .top_k = 20, .top_p = 0.95f, .min_p = 0.01f}, 0, ROWS, ROWS},
+        {{.temperature = 1, .top_k = DEVICE_PICKS}, 0, ROWS, ROWS},
+        {{.temperature = 1, .top_p = 0.95f}, 17, ROWS, ROWS},   /* the rest counts for nothing */
+        {{.temperature = 1}, 17, ROWS, ROWS},
+        {{.temperature = 0.7f, .top_p = 0.8f}, 12, ROWS - 4, ROWS}, /* it counts for little */
+        {{.temperature = 1, .top_p = 0.95f}, 14, ROWS / 2, ROWS},
+        {{.temperature = 1, .min_p = 0.05f}, 5, ROWS, ROWS},    /* it counts, but none of it is kept */
+        {{.temperature = 1, .min_p = 0.05f, .top_p = 0.5f}, 5, 0, ROWS},
+        {{.temperature = 1}, 0, 0, ROWS / 10},                  /* flat */
+        {{.presence_penalty = 1}, 17, 0, 0},
+    };
+    float *l = malloc(N * sizeof *l);
+    u32 picks[DEVICE_PICK_WORDS];
+    struct err err;
+    rng_state = 11;
+    for (u32 c = 0; c < COUNT(cases); c++) {
+        struct sampler *s;
+        u32 proven = 0;
+        assert_int_equal(sampler_open(&s, &cases[c].o, 0, N, &err), 0);
+        for (u32 row = 0; row < ROWS; row++) {
+            fill_peaked(l, N, cases[c].gap);
+            make_picks(l, N, picks);
+            i32 head = sampler_choose_head(s, picks, row);
+            proven += head >= 0;
+            if (head >= 0)
+                assert_int_equal(head, sampler_choose(s, l, row, NULL, &err));
+        }
+        print_message("case %u: %u of %d proven\n", c, proven, ROWS);
+        assert_in_range(proven, cases[c].least, cases[c].most);
+        sampler_close(s);
+    }
+    free(l);
+}
+
 static void options_out_of_range_are_named(void **state)
 {
     (void)state;
@@ -535,6 +665,8 @@ int main(void)
         cmocka_unit_test(penalties_follow_the_window),
         cmocka_unit_test(draws_depend_on_seed_choice_position),
         cmocka_unit_test(draws_follow_the_weights),
+        cmocka_unit_test(a_head_says_what_the_row_says),
+        cmocka_unit_test(a_head_proves_what_is_usual),
         cmocka_unit_test(options_out_of_range_are_named),
         cmocka_unit_test(logits_that_are_not_finite_are_named),
     };

@@ -6,10 +6,16 @@
  * 2^-24 therefore leaves the sum as it is, and a token that does not raise the sum is never the
  * first above a threshold, nor does it move top-p's cut or any total. So tokens further than CUT
  * below the largest are dropped before the sort without changing a choice. What remains is narrowed
- * to top-k's last bucket and radix-sorted: linear time, the same steps on every machine. */
+ * to top-k's last bucket and radix-sorted: linear time, the same steps on every machine.
+ *
+ * The head of a row (the largest logits, from the device) is chosen from when it holds the beginning of the sorted list and
+ * that beginning settles the token: always with a top-k inside it, and where the rest is below CUT. Otherwise the rest's
+ * weights are unknown, but bounded by the last known one: when the least and the most that they can sum to lead to one token,
+ * so does what they do sum to, since everything in a draw rises with the total. */
 #include "engine/sample.h"
 
 #include "base/exact.h"
+#include "device/device.h"
 
 #include <assert.h>
 #include <float.h>
@@ -130,14 +136,17 @@ static int adjust(struct sampler *s, const float *logits, struct err *err)
     return 0;
 }
 
+static float scaled(float v, float temperature)
+{
+    v /= temperature;
+    v = v > FLT_MAX ? FLT_MAX : v;
+    return v < -FLT_MAX ? -FLT_MAX : v;
+}
+
 static void scale(struct sampler *s)
 {
-    float t = s->o.temperature;
-    for (u32 i = 0; i < s->n_vocab; i++) {
-        float v = s->l[i] / t;
-        v = v > FLT_MAX ? FLT_MAX : v;
-        s->l[i] = v < -FLT_MAX ? -FLT_MAX : v;
-    }
+    for (u32 i = 0; i < s->n_vocab; i++)
+        s->l[i] = scaled(s->l[i], s->o.temperature);
 }
 
 /* -INFINITY from here on means: not allowed. It is below CUT whatever the largest is. */
@@ -252,33 +261,138 @@ static u64 *sort(struct sampler *s, u32 n)
     return from;
 }
 
-/* The draw over n > 0 sorted tokens. */
-static u32 draw(struct sampler *s, const u64 *keys, u32 n, u32 position)
+/* s->l = cumulative weights of n > 0 sorted tokens. *n_min: how many come before the first below min-p. Returns the sum. */
+static float weigh(struct sampler *s, const u64 *keys, u32 n, u32 *n_min)
 {
-    const struct ps_sampling *o = &s->o;
     float *cum = s->l, sum = 0, max = key_value((u32)(keys[0] >> 32));
-    u32 n_kept = n;
+    *n_min = n;
     for (u32 i = 0; i < n; i++) {
         float p = ex_exp(key_value((u32)(keys[i] >> 32)) - max);
-        if (p < o->min_p)
-            n_kept = min_u32(n_kept, i);
+        if (p < s->o.min_p)
+            *n_min = min_u32(*n_min, i);
         sum += p;
         cum[i] = sum;
     }
-    if (o->top_p > 0 && o->top_p < 1) {
-        float least = o->top_p * sum;
-        u32 i = 0;
-        while (cum[i] < least) /* ends: the last is sum */
-            i++;
-        n_kept = min_u32(n_kept, i + 1);
-    }
-    struct ex_philox r = ex_philox(s->choice, position, 0, 0, (u32)o->seed, (u32)(o->seed >> 32));
-    /* u <= 1 - 2^-24, so u * total < total also after rounding: the walk ends before n_kept. */
-    float threshold = ex_unit(r.c[0]) * cum[n_kept - 1];
+    return sum;
+}
+
+static bool has_top_p(const struct sampler *s)
+{
+    return s->o.top_p > 0 && s->o.top_p < 1;
+}
+
+/* The first cumulative sum that is at least x (above x); n: none. */
+static u32 first_least(const float *cum, u32 n, float x)
+{
     u32 i = 0;
-    while (cum[i] <= threshold)
+    while (i < n && cum[i] < x)
         i++;
-    return (u32)keys[i];
+    return i;
+}
+
+static u32 first_above(const float *cum, u32 n, float x)
+{
+    u32 i = 0;
+    while (i < n && cum[i] <= x)
+        i++;
+    return i;
+}
+
+static float draw_unit(const struct sampler *s, u32 position)
+{
+    return ex_unit(ex_philox(s->choice, position, 0, 0, (u32)s->o.seed, (u32)(s->o.seed >> 32)).c[0]);
+}
+
+/* The draw over n > 0 sorted tokens. */
+static u32 draw(struct sampler *s, const u64 *keys, u32 n, u32 position)
+{
+    u32 n_kept;
+    float sum = weigh(s, keys, n, &n_kept);
+    if (has_top_p(s)) /* found: the last is sum */
+        n_kept = min_u32(n_kept, first_least(s->l, n, s->o.top_p * sum) + 1);
+    /* u <= 1 - 2^-24, so u * total < total also after rounding: the walk ends before n_kept. */
+    return (u32)keys[first_above(s->l, n, draw_unit(s, position) * s->l[n_kept - 1])];
+}
+
+/* ---- the head of a row ---- */
+
+/* The next float below a finite v; of -FLT_MAX -INFINITY. */
+static float below(float v)
+{
+    u32 u = EX_BITS(v);
+    return v == 0 ? -0x1p-149f : EX_FLOAT(u >> 31 ? u + 1 : u - 1);
+}
+
+struct head {
+    u64 *keys;   /* the beginning of the sorted list */
+    u32 n;       /* of it, known */
+    bool whole;  /* nothing after it counts */
+    u32 n_rest;  /* otherwise: tokens after it, at most, */
+    float rest;  /* and how far they are below the largest, at least */
+};
+
+/* What of the picks is the beginning of the list. Their order is that of the logits; after temperature some that differed may be
+ * equal, and then ids decide. A token outside whose logit is the last pick's has a larger id than that pick; others outside may be
+ * equal to it only if the next float below its logit is. So what is sorted no later than the last pick, or in the second
+ * case before all that equal it, is certain. */
+static struct head make_head(struct sampler *s, const u32 *picks)
+{
+    struct head h = {.keys = s->keys[0], .n = picks[1]};
+    float t = s->o.temperature, max = scaled(EX_FLOAT(picks[3]), t), lowest = EX_FLOAT(picks[1 + 2 * h.n]);
+    float last = scaled(lowest, t);
+    for (u32 i = 0; i < h.n; i++) {
+        u64 key = (u64)sort_key(scaled(EX_FLOAT(picks[3 + 2 * i]), t)) << 32 | picks[2 + 2 * i];
+        u32 at = i;
+        for (; at && h.keys[at - 1] > key; at--)
+            h.keys[at] = h.keys[at - 1];
+        h.keys[at] = key;
+    }
+    h.whole = h.n == s->n_vocab || last - max < CUT;
+    u64 certain = (u64)sort_key(last) << 32;
+    certain = scaled(below(lowest), t) < last ? certain | picks[2 * h.n] : certain - 1;
+    while (!h.whole && h.n && h.keys[h.n - 1] > certain)
+        h.n--;
+    while (h.n && key_value((u32)(h.keys[h.n - 1] >> 32)) - max < CUT)
+        h.n--;
+    if (s->o.top_k && s->o.top_k <= h.n) {
+        h.n = s->o.top_k;
+        h.whole = true;
+    }
+    h.n_rest = (s->o.top_k && s->o.top_k < s->n_vocab ? s->o.top_k : s->n_vocab) - h.n;
+    h.rest = last - max;
+    return h;
+}
+
+/* The most that the sum can come to when n more weights are added one by one: each addition rounds up by 2^-24 at most, and
+ * (1 + 2^-24)^n <= 1 + 2 n 2^-24 for n <= 2^23. A weight may be ex_exp's 1.1 ulp above that of a larger x. */
+static float most(float sum, u32 n, float x)
+{
+    double p = (double)ex_exp(x) * (1 + 0x1p-20), all = ((double)sum + n * p) * (1 + n * 0x1p-23);
+    float f = (float)all;
+    return (double)f < all ? EX_FLOAT(EX_BITS(f) + 1) : f;
+}
+
+i32 sampler_choose_head(struct sampler *s, const u32 *picks, u32 position)
+{
+    if (!picks[0] || s->o.n_bias || s->penalties)
+        return -1;
+    if (s->o.temperature == 0)
+        return (i32)picks[2];
+    struct head h = make_head(s, picks);
+    if (h.n == 0 || h.n_rest > 1 << 23)
+        return -1;
+    u32 n_min;
+    float *cum = s->l, sum = weigh(s, h.keys, h.n, &n_min), top = h.whole ? sum : most(sum, h.n_rest, h.rest);
+    float u = draw_unit(s, position);
+    u32 n_least = n_min, n_most = n_min;
+    float base = n_min < h.n ? cum[n_min - 1] : top; /* the most that is kept */
+    if (has_top_p(s)) {
+        n_least = min_u32(n_min, first_least(cum, h.n, s->o.top_p * sum) + 1);
+        n_most = first_least(cum, n_min, s->o.top_p * top);
+        base = n_most < n_min ? cum[n_most] : base;
+    }
+    u32 i = first_above(cum, h.n, u * cum[n_least - 1]), j = first_above(cum, h.n, u * base);
+    return i == j && i < h.n ? (i32)(u32)h.keys[i] : -1;
 }
 
 int sampler_open(struct sampler **out, const struct ps_sampling *opts, u32 choice, u32 n_vocab,
