@@ -1,21 +1,330 @@
-/* Not written yet. */
+/* What works on rows alone: embedding, norm and rule 1, gating, experts joined, the rows that want logits.
+ *
+ * Norm: a row a SIMD group, since its 32 lanes are the 32 partial sums of rule 6. All else: pieces of 128 elements of a row, one a SIMD
+ * group, lane l has elements 4l..4l+3 of its piece: one 16-byte load a row of floats, and act_put_8's order (k_act.h).
+ * Pieces follow each other over the groups first (piece number = simd * n_groups + group), so that a few of them use many processors.
+ * Rows of floats begin 16-byte aligned (strides are multiples of 4); what lies past a row's n is neither read nor written.
+ * No shared memory, no barriers. */
+
+/* ---- pieces of rows ---- */
+
+struct walk { /* over (row, piece of that row), without a division in the loop */
+    u32 row, piece;
+    u32 pieces, rows_on, pieces_on; /* of a row; what one step adds */
+};
+
+KFN void walk_start(struct at at, u32 pieces, THR struct walk *w)
+{
+    u32 piece, on;
+    w->row = split_u32(at.simd * at.n_groups + at.group, pieces, &piece);
+    w->rows_on = split_u32(GPU_SIMDS * at.n_groups, pieces, &on);
+    w->piece = piece;
+    w->pieces_on = on;
+    w->pieces = pieces;
+}
+
+KFN void walk_on(THR struct walk *w)
+{
+    w->row += w->rows_on;
+    w->piece += w->pieces_on;
+    if (w->piece >= w->pieces) {
+        w->piece -= w->pieces;
+        w->row++;
+    }
+}
+
+/* A lane's first element in a piece. */
+KFN u32 walk_at(struct at at, THR const struct walk *w)
+{
+    return w->piece * 128u + 4u * at.lane;
+}
+
+/* Elements i..i+3 of a row of n; +0 from n on. */
+KFN void row_get(THR float *v, DEV const float *row, u32 i, u32 n)
+{
+    if (i + 4u <= n) {
+        w4 w = load16(row + i);
+        v[0] = EX_FLOAT(w.x);
+        v[1] = EX_FLOAT(w.y);
+        v[2] = EX_FLOAT(w.z);
+        v[3] = EX_FLOAT(w.w);
+        return;
+    }
+    UNROLL
+    for (u32 k = 0; k < 4; k++)
+        v[k] = i + k < n ? row[i + k] : 0.0f;
+}
+
+KFN void row_put(DEV float *row, u32 i, u32 n, THR const float *v)
+{
+    if (i + 4u <= n) {
+        w4 w = {EX_BITS(v[0]), EX_BITS(v[1]), EX_BITS(v[2]), EX_BITS(v[3])};
+        *(DEV w4 *)(row + i) = w;
+        return;
+    }
+    UNROLL
+    for (u32 k = 0; k < 4; k++)
+        if (i + k < n)
+            row[i + k] = v[k];
+}
+
+/* 1 / (1 + e^-g), as swiglu and the shared expert's gate take it: never from a large exponential. */
+KFN float sigmoid(float g)
+{
+    float e = ex_exp(EX_FLOAT(EX_BITS(g) | 0x80000000u));
+    return div_rn(g >= 0.0f ? 1.0f : e, 1.0f + e);
+}
+
+/* ---- embedding: a row out of a packed matrix (layout.h) ---- */
+
+/* Of elements 4w..4w+3 of block b in a tile, the integers as stored, one a byte. tile: at its planes, t and half as below. */
+KFN u32 embed_word(u32 type, DEV const u8 *tile, u32 lane, u32 half, u32 b, u32 w)
+{
+    if (type == GT_Q8_0)
+        return *(DEV const u32 *)(tile + b * 512u + lane * 16u + (w / 4u * 2u + half) * 4u);
+    u32 q = *(DEV const u32 *)(tile + b / 2u * 512u + lane * 16u + (b % 2u * 2u + half) * 4u) >> w / 4u * 4u & 0x0F0F0F0Fu;
+    if (type == GT_Q5_0 || type == GT_Q5_1 || type == GT_Q5_K) {
+        u32 up = (u32)*(DEV const u16 *)(tile + 2048u + lane * 16u + b * 2u) >> (half * 8u + w / 4u * 4u);
+        q |= (up & 1u) << 4 | (up & 2u) << 11 | (up & 4u) << 18 | (up & 8u) << 25;
+    } else if (type == GT_Q6_K) {
+        u32 up = *(DEV const u32 *)(tile + 2048u + b / 4u * 512u + lane * 16u + b % 4u * 4u) >> (w / 4u * 16u + half * 8u);
+        q |= (up & 3u) << 4 | (up & 12u) << 10 | (up & 48u) << 16 | (up & 192u) << 22;
+    }
+    return q;
+}
+
+/* How integers become values: (q + less) * mul * d + m (rule 4: integers first). */
+struct embed_scale {
+    i32 less, mul;
+    float d, m;
+};
+
+KFN void embed_scale(u32 type, DEV const u8 *tile, u32 row, u32 b, u32 w, THR struct embed_scale *s)
+{
+    DEV const u8 *at = tile + (type == GT_Q8_0 ? 4096u : 2048u);
+    if (type == GT_Q5_0 || type == GT_Q5_1 || type == GT_Q5_K)
+        at += 512;
+    s->less = type == GT_Q4_0 ? -8 : type == GT_Q5_0 ? -16 : type == GT_Q6_K ? -32 : 0;
+    s->mul = 1;
+    s->m = 0.0f;
+    if (type == GT_Q4_K || type == GT_Q5_K) {
+        DEV const u16 *dd = (DEV const u16 *)(at + 256u + row * 4u);
+        s->mul = at[row * 16u + b];
+        s->d = half_value(dd[0]);
+        s->m = -((float)(i32)at[row * 16u + 8u + b] * half_value(dd[1]));
+    } else if (type == GT_Q6_K) {
+        s->mul = (i8)at[1024u + row * 16u + b * 2u + w / 4u];
+        s->d = half_value(*(DEV const u16 *)(at + 1280u + row * 2u));
+    } else {
+        s->d = half_value(((DEV const u16 *)at)[row * 8u + b]);
+        if (type == GT_Q4_1 || type == GT_Q5_1)
+            s->m = half_value(((DEV const u16 *)(at + 256u))[row * 8u + b]);
+    }
+}
+
+/* Elements i..i+3 (i a multiple of 4) of a token's row. */
+KFN void embed_get(THR float *v, u32 type, DEV const u8 *table, u32 n_in, u32 token, u32 i)
+{
+    u32 tile_bytes = GPU_TILE_BYTES(type), row = token % 16u, e = i % 256u;
+    DEV const u8 *tile = table + ((u64)(token / 16u) * (GPU_PAD(n_in) / 256u) + i / 256u) * tile_bytes;
+    if (type == GT_F32 || type == GT_F16 || type == GT_BF16) {
+        UNROLL
+        for (u32 k = 0; k < 4; k++) {
+            u32 at = (e + k) * 16u + row;
+            float x = type == GT_F32   ? ((DEV const float *)tile)[at]
+                      : type == GT_F16 ? half_value(((DEV const u16 *)tile)[at])
+                                       : ex_bf16(((DEV const u16 *)tile)[at]);
+            v[k] = ex_flush(x);
+        }
+        return;
+    }
+    u32 b = e / 32u, w = e / 4u % 8u;
+    u32 q = embed_word(type, tile, row % 8u * 4u + w % 4u, row / 8u, b, w);
+    struct embed_scale s;
+    embed_scale(type, tile, row, b, w, &s);
+    bool has_min = type == GT_Q4_1 || type == GT_Q5_1 || type == GT_Q4_K || type == GT_Q5_K;
+    UNROLL
+    for (u32 k = 0; k < 4; k++) {
+        u32 byte = q >> 8u * k & 255u;
+        i32 n = type == GT_Q8_0 ? (i8)byte : (i32)byte;
+        float x = (float)((n + s.less) * s.mul) * s.d;
+        v[k] = ex_flush(has_min ? x + s.m : x);
+    }
+}
+
 KFN void k_embed(struct at at, CON const struct embed_args *a, struct bufs b, SHM u32 *shm)
 {
-    (void)at, (void)a, (void)b, (void)shm;
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
+    DEV float *x = (DEV float *)b.p[2];
+    u32 rows = in[IN_ROWS + a->which];
+    struct walk w;
+    (void)shm;
+    for (walk_start(at, (a->n_in + 127u) / 128u, &w); w.row < rows; walk_on(&w)) {
+        u32 i = walk_at(at, &w);
+        float v[4];
+        if (i >= a->n_in)
+            continue;
+        embed_get(v, a->type, (DEV const u8 *)b.p[1], a->n_in, in[a->rows_at + 4u * w.row], i);
+        row_put(x + (u64)w.row * a->x_stride, i, a->n_in, v);
+    }
 }
+
+/* ---- norm and rule 1 ---- */
+
+/* 1 / sqrt(mean of squares + eps) of a row (rule 6), in every lane of a SIMD group. 16 loads are on their way before the first is
+ * used; what lies past the end joins as 0, and fma(0, 0, s) is s. */
+KFN float norm_scale(struct at at, DEV const float *x, u32 n, float eps)
+{
+    float s = 0.0f;
+    for (u32 i0 = 0; i0 < n; i0 += 512u) {
+        float v[16];
+        UNROLL
+        for (u32 k = 0; k < 16; k++) {
+            u32 i = i0 + 32u * k + at.lane;
+            v[k] = i < n ? x[i] : 0.0f;
+        }
+        UNROLL
+        for (u32 k = 0; k < 16; k++) {
+            float f = ex_flush(v[k]);
+            s = EX_FMA(f, f, s);
+        }
+    }
+    return div_rn(1.0f, sqrt_rn(div_rn(simd_tree(at, s), (float)(i32)n) + eps));
+}
+
 KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM u32 *shm)
 {
-    (void)at, (void)a, (void)b, (void)shm;
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
+    DEV const float *weights = (DEV const float *)b.p[2];
+    u32 rows = in[IN_ROWS + a->which] * a->ranks, n = a->n, n_pad = GPU_PAD(n);
+    bool write_act = a->write_act && n % 32u == 0; /* else there are no whole blocks, and no product that wants them */
+    u32 end = write_act ? n_pad : n;
+    (void)shm;
+    for (u32 row = at.simd * at.n_groups + at.group; row < rows; row += GPU_SIMDS * at.n_groups) {
+        DEV const float *x = (DEV const float *)b.p[1] + (u64)row * a->x_stride;
+        float r = a->has_norm ? norm_scale(at, x, n, a->eps) : 1.0f;
+        for (u32 i0 = 0; i0 < end; i0 += 128u) {
+            u32 i = i0 + 4u * at.lane;
+            float v[4];
+            row_get(v, x, i, n);
+            if (a->has_norm) {
+                float w[4];
+                row_get(w, weights, i, n);
+                UNROLL
+                for (u32 k = 0; k < 4; k++)
+                    v[k] = ex_flush((v[k] * r) * w[k]);
+            }
+            if (a->write_h)
+                row_put((DEV float *)b.p[3] + (u64)row * a->h_stride, i, n, v);
+            if (write_act) {
+                UNROLL
+                for (u32 k = 0; k < 4; k++)
+                    v[k] = i + k < n ? v[k] : 0.0f; /* an infinite r would make NaN of the filling */
+                act_put_8(at, (DEV u8 *)b.p[4] + (u64)row * GPU_ACT_BYTES(n), n_pad, i, v);
+            }
+        }
+    }
 }
+
+/* ---- gating ---- */
+
 KFN void k_swiglu(struct at at, CON const struct swiglu_args *a, struct bufs b, SHM u32 *shm)
 {
-    (void)at, (void)a, (void)b, (void)shm;
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
+    u32 rows = in[IN_ROWS + a->which] * a->ranks, n = a->n, n_pad = GPU_PAD(n);
+    bool write_act = a->write_act && n % 32u == 0;
+    struct walk w;
+    (void)shm;
+    for (walk_start(at, ((write_act ? n_pad : n) + 127u) / 128u, &w); w.row < rows; walk_on(&w)) {
+        u32 i = walk_at(at, &w);
+        DEV float *gate = (DEV float *)b.p[1] + (u64)w.row * a->stride;
+        float g[4], u[4];
+        row_get(g, gate, i, n);
+        row_get(u, (DEV const float *)b.p[2] + (u64)w.row * a->stride, i, n);
+        UNROLL
+        for (u32 k = 0; k < 4; k++)
+            g[k] = ex_flush((g[k] * sigmoid(g[k])) * u[k]); /* of the filling: 0 */
+        row_put(gate, i, n, g);
+        if (write_act)
+            act_put_8(at, (DEV u8 *)b.p[3] + (u64)w.row * GPU_ACT_BYTES(n), n_pad, i, g);
+    }
 }
+
+/* ---- experts joined ---- */
+
+/* acc = fma(w, flush(y), acc), four elements. */
+KFN void combine_one(THR float *acc, float w, THR const float *y)
+{
+    UNROLL
+    for (u32 k = 0; k < 4; k++)
+        acc[k] = EX_FMA(w, ex_flush(y[k]), acc[k]);
+}
+
+/* The ranks of a row in their order, eight rows of y on their way at a time. */
+KFN void combine_ranks(THR float *acc, DEV const float *y, DEV const float *w, u32 n_used, u32 stride, u32 i, u32 n)
+{
+    for (u32 r0 = 0; r0 < n_used; r0 += 8u) {
+        float v[8][4], f[8];
+        UNROLL
+        for (u32 r = 0; r < 8; r++)
+            if (r0 + r < n_used) {
+                row_get(v[r], y + (u64)(r0 + r) * stride, i, n);
+                f[r] = w[r0 + r];
+            }
+        UNROLL
+        for (u32 r = 0; r < 8; r++)
+            if (r0 + r < n_used)
+                combine_one(acc, f[r], v[r]);
+    }
+}
+
 KFN void k_combine(struct at at, CON const struct combine_args *a, struct bufs b, SHM u32 *shm)
 {
-    (void)at, (void)a, (void)b, (void)shm;
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
+    DEV const float *lists = (DEV const float *)b.p[2];
+    u32 rows = in[IN_ROWS + a->which], n = a->n;
+    struct walk w;
+    (void)shm;
+    for (walk_start(at, (n + 127u) / 128u, &w); w.row < rows; walk_on(&w)) {
+        u32 i = walk_at(at, &w), pair = w.row * a->n_used;
+        DEV float *x = (DEV float *)b.p[5] + (u64)w.row * a->x_stride;
+        float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f}, v[4];
+        if (i >= n)
+            continue;
+        combine_ranks(acc, (DEV const float *)b.p[1] + (u64)pair * a->y_stride, lists + a->w_at + pair, a->n_used, a->y_stride, i, n);
+        if (a->shared) {
+            float g = ((DEV const float *)b.p[4])[(u64)w.row * a->shared_w_stride];
+            row_get(v, (DEV const float *)b.p[3] + (u64)w.row * a->shared_stride, i, n);
+            combine_one(acc, ex_flush(sigmoid(g)), v);
+        }
+        row_get(v, x, i, n);
+        UNROLL
+        for (u32 k = 0; k < 4; k++)
+            v[k] = v[k] + acc[k];
+        row_put(x, i, n, v);
+    }
 }
+
+/* ---- rows that want logits ---- */
+
+KFN void keep_rows(struct at at, DEV const u32 *table, u32 rows, DEV const float *from, DEV float *to, u32 n, u32 stride)
+{
+    struct walk w;
+    for (walk_start(at, (n + 127u) / 128u, &w); w.row < rows; walk_on(&w)) {
+        u32 i = walk_at(at, &w);
+        float v[4];
+        if (i >= n)
+            continue;
+        row_get(v, from + (u64)table[4u * w.row] * stride, i, n);
+        row_put(to + (u64)w.row * stride, i, n, v);
+    }
+}
+
 KFN void k_keep(struct at at, CON const struct keep_args *a, struct bufs b, SHM u32 *shm)
 {
-    (void)at, (void)a, (void)b, (void)shm;
+    DEV const u32 *in = (DEV const u32 *)b.p[0], *table = in + a->rows_at;
+    u32 rows = in[IN_ROWS + 1];
+    (void)shm;
+    keep_rows(at, table, rows, (DEV const float *)b.p[1], (DEV float *)b.p[3], a->n_x, a->x_stride);
+    keep_rows(at, table, rows, (DEV const float *)b.p[2], (DEV float *)b.p[4], a->n_q, a->q_stride);
 }

@@ -70,17 +70,21 @@ enum {
 #define GPU_ACT_BYTES(n_in) (GPU_PAD(n_in) / 4u * 5u)  /* of one act row */
 #define GPU_STRIDE(width) (((width) + 31u) & ~31u)     /* floats between rows of a buffer */
 
+/* 32 positions of one head's keys, or of its values. */
+#define GPU_KV_PANEL_BYTES(d_head, q8) ((q8) ? (d_head) / 32u * 1088u : (((d_head) + 7u) & ~7u) * 64u)
+
 /* Shared memory of a launch, bytes; groups start with it undefined. */
 #define GPU_SHM_NONE 0u
 #define GPU_SHM_ROUTE(n_experts) (32u * (n_experts) + 128u) /* k_route.h: group, route_group */
-#define GPU_SHM_PICK 4224u                                  /* k_pick.h */
-#define GPU_SHM_PICK_JOIN 24832u
+#define GPU_SHM_PICK 3168u                                  /* k_pick.h */
+#define GPU_SHM_PICK_JOIN 24592u
 /* Products (k_stage.h): n columns of staged rows, scales and sums besides, and sums of tiles. n: 8, 16, 32 for product_1, _2, _4. */
 #define GPU_SHM_STAGE(n, n_in) (4u * (n) * (GPU_PAD(n_in) / 4u + 16u + GPU_PAD(n_in) / 16u))
 #define GPU_SHM_BATCH(n_in)    /* tiles in a batch of panels (product_batch) */                                  \
     (GPU_PAD(n_in) / 256u >= 8u ? GPU_PAD(n_in) / 256u : GPU_PAD(n_in) / 256u == 3u ? 24u : 8u * GPU_PAD(n_in) / 256u > 56u ? 56u : 8u * (GPU_PAD(n_in) / 256u))
 #define GPU_SHM_PRODUCT(n, n_in) (GPU_SHM_STAGE(n, n_in) + ((n) < 32u ? 2u : 1u) * GPU_SHM_BATCH(n_in) * (n) * 64u)
-#define GPU_SHM_EXPERTS_IN(n, n_in) (GPU_SHM_STAGE(n, n_in) + 2u * 2u * (GPU_PAD(n_in) / 256u) * (n) * 64u)
+#define GPU_SHM_EXPERTS_IN(n, n_in) /* gate and up side by side, or a batch of either where their types differ */    \
+    (GPU_SHM_STAGE(n, n_in) + 2u * (GPU_SHM_BATCH(n_in) > GPU_PAD(n_in) / 128u ? GPU_SHM_BATCH(n_in) : GPU_PAD(n_in) / 128u) * (n) * 64u)
 #define GPU_SHM_EXPERTS_OUT(n, n_in) GPU_SHM_PRODUCT(n, n_in)
 #define GPU_SHM_EXPERTS_FUSED(n_pairs, n_in) (GPU_SHM_STAGE(n_pairs, n_in) + 2u * (n_pairs) * (GPU_PAD(n_in) / 256u) * 64u)
 #define GPU_SHM_MANY (4u * (2u * 32u * 96u + 32u)) /* MANY_COLS columns of one tile, twice, and their rows */
