@@ -61,8 +61,8 @@ KFN float silu_times(float g, float u)
     return ex_flush(g * s * u);
 }
 
-/* Panels [p0, p1) of a tile's expert: n_mats matrices side by side (2: gate and up). */
-KFN void experts_panels(struct at at, const u32 n8, const u32 type, const u32 n_mats, u32 n_out, u32 y_stride, DEV const u8 *w0, DEV const u8 *w1,
+/* Panels [p0, p1) of a tile's expert: n_mats matrices side by side (2: gate and up). times: y holds gate . h, by this same thread. */
+KFN void experts_panels(struct at at, const u32 n8, const u32 type, const u32 n_mats, bool times, u32 n_out, u32 y_stride, DEV const u8 *w0, DEV const u8 *w1,
                         DEV float *y, DEV const u32 *pairs, THR struct experts_where *w, THR const struct columns *col, u32 p0, u32 p1)
 {
     const u32 tile = GPU_TILE_BYTES(type);
@@ -79,7 +79,7 @@ KFN void experts_panels(struct at at, const u32 n8, const u32 type, const u32 n_
             seg -= w->n_seg;
             up = !up;
         }
-        if (at.simd < tiles)
+        if (TILE_AHEAD(type) && at.simd < tiles)
             tile_load(at, type, (n_mats == 2u && up ? w1 + from + seg * tile : w0 + from + at.simd * tile), r);
         NO_UNROLL
         for (u32 i = at.simd; i < tiles; i += GPU_SIMDS) {
@@ -91,15 +91,16 @@ KFN void experts_panels(struct at at, const u32 n8, const u32 type, const u32 n_
                 next_seg -= w->n_seg;
                 next_up = !next_up;
             }
-            if (i + GPU_SIMDS < tiles)
+            if (!TILE_AHEAD(type))
+                tile_load(at, type, (n_mats == 2u && up ? w1 + from + seg * tile : w0 + from + i * tile), r);
+            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
                 tile_load(at, type, (n_mats == 2u && next_up ? w1 + from + next_seg * tile : w0 + from + (i + GPU_SIMDS) * tile), next);
             else if (p + most < p1)
                 tile_prefetch(at, (n_mats == 2u && up ? w1 : w0) + from + (u64)n * w->n_seg * tile + seg * tile, tile);
             tile_sums(at, n8, type, r, w->stage, w->n_pad, w->n_cols, seg, col, v);
             sums_put(at, n8, sums + i * n8 * 128u, v);
-            UNROLL
-            for (u32 k = 0; k < TILE_REGS; k++)
-                r[k] = next[k];
+            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
+                tile_take(type, r, next);
             seg = next_seg;
             up = next_up;
         }
@@ -113,7 +114,8 @@ KFN void experts_panels(struct at at, const u32 n8, const u32 type, const u32 n_
             float total = sums_get(part, w->n_seg, n8 * 128u);
             if (n_mats == 2u)
                 total = silu_times(total, sums_get(part + one, w->n_seg, n8 * 128u));
-            y[(u64)pairs[w->first + pair] * y_stride + out] = total;
+            DEV float *to = y + (u64)pairs[w->first + pair] * y_stride + out;
+            *to = times ? silu_times(*to, total) : total;
         }
         w->turn ^= 1u;
     }
@@ -154,7 +156,13 @@ KFN void experts_in_few(struct at at, const u32 n8, CON const struct experts_in_
             BARRIER(at);
         }
         DEV const u8 *gate = (DEV const u8 *)b.p[2] + w.expert * gate_bytes, *up = (DEV const u8 *)b.p[3] + w.expert * up_bytes;
-        FOR_TYPE(a->type_gate, experts_panels(at, n8, type, 2, a->n_out, a->y_stride, gate, up, (DEV float *)b.p[4], pairs, &w, col, p, p + n))
+        if (a->type_gate == a->type_up) {
+            FOR_TYPE(a->type_gate, experts_panels(at, n8, type, 2, false, a->n_out, a->y_stride, gate, up, (DEV float *)b.p[4], pairs, &w, col, p, p + n))
+        } else {
+            for (u32 second = 0; second < 2u; second++)
+                FOR_TYPE(second ? a->type_up : a->type_gate, experts_panels(at, n8, type, 1, second == 1u, a->n_out, a->y_stride, second ? up : gate, up,
+                                                                            (DEV float *)b.p[4], pairs, &w, col, p, p + n))
+        }
         unit += n;
     }
 }
@@ -175,14 +183,16 @@ KFN void experts_join(struct at at, const u32 type, CON const struct experts_out
         SHM float *sums = w->sums + turn * half;
         u32 seg, pair = split_u32(at.simd, w->n_seg, &seg);
         w4 r[TILE_REGS];
-        if (at.simd < tiles)
+        if (TILE_AHEAD(type) && at.simd < tiles)
             tile_load(at, type, from + ids[pair] * mat_bytes + seg * tile, r);
         NO_UNROLL
         for (u32 i = at.simd; i < tiles; i += GPU_SIMDS) {
             w4 next[TILE_REGS];
             float v[16];
             u32 next_seg, next_pair = split_u32(i + GPU_SIMDS, w->n_seg, &next_seg);
-            if (i + GPU_SIMDS < tiles)
+            if (!TILE_AHEAD(type))
+                tile_load(at, type, from + ids[pair] * mat_bytes + seg * tile, r);
+            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
                 tile_load(at, type, from + ids[next_pair] * mat_bytes + next_seg * tile, next);
             struct columns col[4];
             col[0].q = pair * STAGE_STRIDE(w->n_pad) + (at.lane & 3u) * 4u; /* all columns the same: column 0 is used */
@@ -193,9 +203,8 @@ KFN void experts_join(struct at at, const u32 type, CON const struct experts_out
                 sums[i * 16u + (at.lane >> 2)] = v[0];
                 sums[i * 16u + (at.lane >> 2) + 8u] = v[2];
             }
-            UNROLL
-            for (u32 k = 0; k < TILE_REGS; k++)
-                r[k] = next[k];
+            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
+                tile_take(type, r, next);
             seg = next_seg;
             pair = next_pair;
         }
@@ -257,7 +266,7 @@ KFN void experts_out_few(struct at at, const u32 n8, CON const struct experts_ou
         columns_in_order(at, n8, w.n_pad, col);
         BARRIER(at);
         DEV const u8 *down = (DEV const u8 *)b.p[3] + w.expert * mat_bytes;
-        FOR_TYPE(a->type, experts_panels(at, n8, type, 1, a->n_out, a->y_stride, down, down, (DEV float *)b.p[4], pairs, &w, col, p, p + n))
+        FOR_TYPE(a->type, experts_panels(at, n8, type, 1, false, a->n_out, a->y_stride, down, down, (DEV float *)b.p[4], pairs, &w, col, p, p + n))
         unit += n;
     }
 }

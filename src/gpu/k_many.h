@@ -62,16 +62,22 @@ KFN void many_product(struct at at, const u32 type, DEV const u8 *panel, DEV con
     for (u32 i = 0; i < 4u * MANY_8; i++)
         total[i] = 0.0f;
     many_fetch(at, act, act_words, n_pad, rows, 0, &f);
-    tile_load(at, type, panel, r);
+    if (TILE_AHEAD(type))
+        tile_load(at, type, panel, r);
     many_put(at, stage, &f);
     BARRIER(at);
     NO_UNROLL
     for (u32 seg = 0; seg < n_seg; seg++) {
         w4 next[TILE_REGS];
         float v[4 * MANY_8];
+        if (!TILE_AHEAD(type))
+            tile_load(at, type, panel + seg * tile, r);
         if (seg + 1u < n_seg) {
             many_fetch(at, act, act_words, n_pad, rows, seg + 1u, &f);
-            tile_load(at, type, panel + (seg + 1u) * tile, next);
+            if (TILE_AHEAD(type))
+                tile_load(at, type, panel + (seg + 1u) * tile, next);
+            else
+                tile_prefetch(at, panel + (seg + 1u) * tile, tile);
         }
         tile_sums(at, MANY_8, type, r, stage + seg % 2u * MANY_STAGE, 256, MANY_COLS, 0, col, v);
         UNROLL
@@ -79,9 +85,8 @@ KFN void many_product(struct at at, const u32 type, DEV const u8 *panel, DEV con
             total[i] = total[i] + v[i];
         if (seg + 1u < n_seg)
             many_put(at, stage + (seg + 1u) % 2u * MANY_STAGE, &f);
-        UNROLL
-        for (u32 k = 0; k < TILE_REGS; k++)
-            r[k] = next[k];
+        if (TILE_AHEAD(type) && seg + 1u < n_seg)
+            tile_take(type, r, next);
         BARRIER(at);
     }
 }
@@ -132,7 +137,7 @@ KFN void k_product_many(struct at at, CON const struct product_args *a, struct b
             if (has_bias)
                 v = v + bias[out];
             y[(u64)row * stride + out] = v;
-            if (a->add)
+            if (a->add && m == 0u)
                 x[(u64)row * a->res_stride + out] = x[(u64)row * a->res_stride + out] + v;
         }
     }
@@ -160,8 +165,8 @@ KFN void k_experts_in_many(struct at at, CON const struct experts_in_args *a, st
         float gate[4 * MANY_8], up[4 * MANY_8];
         many_rows(at, pairs, first, n, a->n_used, rows);
         BARRIER(at);
-        FOR_TYPE(a->type_gate, many_product(at, type, (DEV const u8 *)b.p[2] + at_panel * GPU_TILE_BYTES(type), act, a->n_in, shm, rows, gate);
-                 many_product(at, type, (DEV const u8 *)b.p[3] + at_panel * GPU_TILE_BYTES(type), act, a->n_in, shm, rows, up))
+        FOR_TYPE(a->type_gate, many_product(at, type, (DEV const u8 *)b.p[2] + at_panel * GPU_TILE_BYTES(type), act, a->n_in, shm, rows, gate))
+        FOR_TYPE(a->type_up, many_product(at, type, (DEV const u8 *)b.p[3] + at_panel * GPU_TILE_BYTES(type), act, a->n_in, shm, rows, up))
         UNROLL
         for (u32 i = 0; i < 4u * MANY_8; i++) {
             u32 c = many_col(at, i), out = many_out(at, panel, i);

@@ -45,7 +45,7 @@ KFN void product_end(struct at at, const u32 n8, CON const struct product_args *
             total = total + bias[out];
         u32 row = w->row0 + col;
         y[(u64)row * stride + out] = total;
-        if (a->add)
+        if (a->add && m == 0u)
             x[(u64)row * a->res_stride + out] = x[(u64)row * a->res_stride + out] + total;
     }
 }
@@ -66,13 +66,15 @@ KFN void product_panels(struct at at, const u32 n8, const u32 type, CON const st
         w4 r[TILE_REGS];
         while (seg >= w->n_seg)
             seg -= w->n_seg;
-        if (at.simd < tiles)
+        if (TILE_AHEAD(type) && at.simd < tiles)
             tile_load(at, type, from + at.simd * tile, r);
         NO_UNROLL
         for (u32 i = at.simd; i < tiles; i += GPU_SIMDS) {
             w4 next[TILE_REGS];
             float v[16];
-            if (i + GPU_SIMDS < tiles)
+            if (!TILE_AHEAD(type))
+                tile_load(at, type, from + i * tile, r);
+            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
                 tile_load(at, type, from + (i + GPU_SIMDS) * tile, next);
             else if (p + most < p1)
                 tile_prefetch(at, from + (u64)tiles * tile + at.simd * tile, tile);
@@ -85,9 +87,8 @@ KFN void product_panels(struct at at, const u32 n8, const u32 type, CON const st
                 to[2] = v[4u * j + 2u];
                 to[3] = v[4u * j + 3u];
             }
-            UNROLL
-            for (u32 k = 0; k < TILE_REGS; k++)
-                r[k] = next[k];
+            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
+                tile_take(type, r, next);
             seg += GPU_SIMDS;
             while (seg >= w->n_seg)
                 seg -= w->n_seg;

@@ -131,6 +131,9 @@ KFN void tile_prefetch(struct at at, DEV const u8 *w, u32 bytes)
         prefetch(w + i);
 }
 
+/* Whether the next tile is loaded while this one is worked on: where two fit into 128 registers beside the sums. */
+#define TILE_AHEAD(type) (GPU_TILE_BYTES(type) <= 2400u)
+
 /* A lane's part of a tile: r[0..TILE_REGS) as tile_sums wants them. type is a constant. */
 KFN void tile_load(struct at at, const u32 type, DEV const u8 *w, THR w4 *r)
 {
@@ -170,6 +173,18 @@ KFN void tile_load(struct at at, const u32 type, DEV const u8 *w, THR w4 *r)
     if (type == GT_Q6_K) {
         r[6].x = *(DEV const u16 *)(w + 256u + g * 2u);
         r[6].y = *(DEV const u16 *)(w + 256u + 16u + g * 2u);
+    }
+}
+
+/* The tile loaded ahead (TILE_AHEAD: q4_0, q4_k) becomes the tile at hand. */
+KFN void tile_take(const u32 type, THR w4 *r, THR const w4 *next)
+{
+    UNROLL
+    for (u32 k = 0; k < 6u; k++)
+        r[k] = next[k];
+    if (type == GT_Q4_K) {
+        r[6].x = next[6].x;
+        r[6].y = next[6].y;
     }
 }
 
@@ -261,83 +276,88 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, THR const w4 *r, 
         low[i] = 0.0f;
     }
     UNROLL
-    for (u32 k = 0; k < 8u; k++) {
-        u32 a[4];
-        float dw0 = 0.0f, dw1 = 0.0f, mw0 = 0.0f, mw1 = 0.0f, dh0 = 0.0f, dh1 = 0.0f;
-        tile_ints(type, r, k, a);
-        if (TYPE_IS_32(type)) {
-            dw0 = half_value(half_of(r[type == GT_Q8_0 ? 8u : 4u], k));
-            dw1 = half_value(half_of(r[type == GT_Q8_0 ? 9u : 5u], k));
-        } else if (type == GT_Q6_K) {
-            dw0 = (float)signed_byte_of(r[4], 2u * k);
-            dh0 = (float)signed_byte_of(r[4], 2u * k + 1u);
-            dw1 = (float)signed_byte_of(r[5], 2u * k);
-            dh1 = (float)signed_byte_of(r[5], 2u * k + 1u);
-        } else {
-            dw0 = (float)(i32)byte_of(r[4], k);
-            dw1 = (float)(i32)byte_of(r[5], k);
-            mw0 = (float)(i32)byte_of(r[4], 8u + k);
-            mw1 = (float)(i32)byte_of(r[5], 8u + k);
-        }
-        if (TYPE_HAS_MIN(type)) {
-            mw0 = half_value(half_of(r[6], k));
-            mw1 = half_value(half_of(r[7], k));
-        }
+    for (u32 two = 0; two < 4u; two++) {
         UNROLL
-        for (u32 j = 0; j < n8; j++) {
-            if (k % 2u == 0u)
-                both[j] = load16(q + col[j].q + k / 2u * 16u);
-            u32 bb[2] = {k % 2u ? both[j].z : both[j].x, k % 2u ? both[j].w : both[j].y};
-            w2 c0 = load8(s + 2u * n_cols * k + col[j].s0), c1 = load8(s + 2u * n_cols * k + col[j].s1);
-            float dx0 = EX_FLOAT(c0.x), dx1 = EX_FLOAT(c1.x);
-            i32 c[4];
-            c[0] = MAGIC_BITS - TYPE_OFFSET(type) * (i32)c0.y;
-            c[1] = MAGIC_BITS - TYPE_OFFSET(type) * (i32)c1.y;
-            c[2] = c[0];
-            c[3] = c[1];
-            THR float *p = v + 4u * j, *m = low + 4u * j;
-            if (type == GT_Q6_K) {
-                i32 h[4] = {MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS};
-                tile_16(at, c, a[0], a[1], bb[0]);
-                tile_16(at, h, a[2], a[3], bb[1]);
-                float f[4], e[4];
-                UNROLL
-                for (u32 i = 0; i < 4u; i++) {
-                    f[i] = EX_FLOAT((u32)c[i]) - EX_MAGIC;
-                    e[i] = EX_FLOAT((u32)h[i]) - EX_MAGIC;
-                }
-                /* exact: at most 16,646,144 < 2^24 */
-                p[0] = EX_FMA(EX_FMA(dh0, e[0], dw0 * f[0]), dx0, p[0]);
-                p[1] = EX_FMA(EX_FMA(dh0, e[1], dw0 * f[1]), dx1, p[1]);
-                p[2] = EX_FMA(EX_FMA(dh1, e[2], dw1 * f[2]), dx0, p[2]);
-                p[3] = EX_FMA(EX_FMA(dh1, e[3], dw1 * f[3]), dx1, p[3]);
-                continue;
-            }
-            if (type == GT_Q8_0)
-                tile_s(at, c, a, bb);
-            else
-                tile_u(at, c, a, bb);
-            float f[4];
-            UNROLL
-            for (u32 i = 0; i < 4u; i++)
-                f[i] = EX_FLOAT((u32)c[i]) - EX_MAGIC;
+        for (u32 j = 0; j < n8; j++)
+            both[j] = load16(q + col[j].q + two * 16u);
+        UNROLL
+        for (u32 odd = 0; odd < 2u; odd++) {
+            const u32 k = 2u * two + odd;
+            u32 a[4];
+            float dw0 = 0.0f, dw1 = 0.0f, mw0 = 0.0f, mw1 = 0.0f, dh0 = 0.0f, dh1 = 0.0f;
+            tile_ints(type, r, k, a);
             if (TYPE_IS_32(type)) {
-                p[0] = EX_FMA(f[0], dw0 * dx0, p[0]);
-                p[1] = EX_FMA(f[1], dw0 * dx1, p[1]);
-                p[2] = EX_FMA(f[2], dw1 * dx0, p[2]);
-                p[3] = EX_FMA(f[3], dw1 * dx1, p[3]);
-            } else { /* the sub-scale times the integer is exact: at most 7,936,992 */
-                p[0] = EX_FMA(dw0 * f[0], dx0, p[0]);
-                p[1] = EX_FMA(dw0 * f[1], dx1, p[1]);
-                p[2] = EX_FMA(dw1 * f[2], dx0, p[2]);
-                p[3] = EX_FMA(dw1 * f[3], dx1, p[3]);
+                dw0 = half_value(half_of(r[type == GT_Q8_0 ? 8u : 4u], k));
+                dw1 = half_value(half_of(r[type == GT_Q8_0 ? 9u : 5u], k));
+            } else if (type == GT_Q6_K) {
+                dw0 = (float)signed_byte_of(r[4], 2u * k);
+                dh0 = (float)signed_byte_of(r[4], 2u * k + 1u);
+                dw1 = (float)signed_byte_of(r[5], 2u * k);
+                dh1 = (float)signed_byte_of(r[5], 2u * k + 1u);
+            } else {
+                dw0 = (float)(i32)byte_of(r[4], k);
+                dw1 = (float)(i32)byte_of(r[5], k);
+                mw0 = (float)(i32)byte_of(r[4], 8u + k);
+                mw1 = (float)(i32)byte_of(r[5], 8u + k);
             }
-            if (TYPE_HAS_MIN(type) || !TYPE_IS_32(type)) {
-                float s0 = dx0 * (float)(i32)c0.y, s1 = dx1 * (float)(i32)c1.y;
-                m[0] = EX_FMA(mw0, s0, m[0]);
-                m[1] = EX_FMA(mw0, s1, m[1]);
-                m[2] = EX_FMA(mw1, s0, m[2]);
-                m[3] = EX_FMA(mw1, s1, m[3]);
+            if (TYPE_HAS_MIN(type)) {
+                mw0 = half_value(half_of(r[6], k));
+                mw1 = half_value(half_of(r[7], k));
+            }
+            UNROLL
+            for (u32 j = 0; j < n8; j++) {
+                u32 bb[2] = {odd ? both[j].z : both[j].x, odd ? both[j].w : both[j].y};
+                w2 c0 = load8(s + 2u * n_cols * k + col[j].s0), c1 = load8(s + 2u * n_cols * k + col[j].s1);
+                float dx0 = EX_FLOAT(c0.x), dx1 = EX_FLOAT(c1.x);
+                i32 c[4];
+                c[0] = MAGIC_BITS - TYPE_OFFSET(type) * (i32)c0.y;
+                c[1] = MAGIC_BITS - TYPE_OFFSET(type) * (i32)c1.y;
+                c[2] = c[0];
+                c[3] = c[1];
+                THR float *p = v + 4u * j, *m = low + 4u * j;
+                if (type == GT_Q6_K) {
+                    i32 h[4] = {MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS};
+                    tile_16(at, c, a[0], a[1], bb[0]);
+                    tile_16(at, h, a[2], a[3], bb[1]);
+                    float f[4], e[4];
+                    UNROLL
+                    for (u32 i = 0; i < 4u; i++) {
+                        f[i] = EX_FLOAT((u32)c[i]) - EX_MAGIC;
+                        e[i] = EX_FLOAT((u32)h[i]) - EX_MAGIC;
+                    }
+                    /* exact: at most 16,646,144 < 2^24 */
+                    p[0] = EX_FMA(EX_FMA(dh0, e[0], dw0 * f[0]), dx0, p[0]);
+                    p[1] = EX_FMA(EX_FMA(dh0, e[1], dw0 * f[1]), dx1, p[1]);
+                    p[2] = EX_FMA(EX_FMA(dh1, e[2], dw1 * f[2]), dx0, p[2]);
+                    p[3] = EX_FMA(EX_FMA(dh1, e[3], dw1 * f[3]), dx1, p[3]);
+                    continue;
+                }
+                if (type == GT_Q8_0)
+                    tile_s(at, c, a, bb);
+                else
+                    tile_u(at, c, a, bb);
+                float f[4];
+                UNROLL
+                for (u32 i = 0; i < 4u; i++)
+                    f[i] = EX_FLOAT((u32)c[i]) - EX_MAGIC;
+                if (TYPE_IS_32(type)) {
+                    p[0] = EX_FMA(f[0], dw0 * dx0, p[0]);
+                    p[1] = EX_FMA(f[1], dw0 * dx1, p[1]);
+                    p[2] = EX_FMA(f[2], dw1 * dx0, p[2]);
+                    p[3] = EX_FMA(f[3], dw1 * dx1, p[3]);
+                } else { /* the sub-scale times the integer is exact: at most 7,936,992 */
+                    p[0] = EX_FMA(dw0 * f[0], dx0, p[0]);
+                    p[1] = EX_FMA(dw0 * f[1], dx1, p[1]);
+                    p[2] = EX_FMA(dw1 * f[2], dx0, p[2]);
+                    p[3] = EX_FMA(dw1 * f[3], dx1, p[3]);
+                }
+                if (TYPE_HAS_MIN(type) || !TYPE_IS_32(type)) {
+                    float s0 = dx0 * (float)(i32)c0.y, s1 = dx1 * (float)(i32)c1.y;
+                    m[0] = EX_FMA(mw0, s0, m[0]);
+                    m[1] = EX_FMA(mw0, s1, m[1]);
+                    m[2] = EX_FMA(mw1, s0, m[2]);
+                    m[3] = EX_FMA(mw1, s1, m[3]);
+                }
             }
         }
     }
