@@ -1,22 +1,14 @@
-/* Weights from the mapped file into panels, in slices. While one slice is packed the system already reads the next ones,
- * so that no thread waits for the disk a page at a time; a slice's pages of the file are let go as soon as it is packed,
- * so that at no time memory holds the model twice. Nothing here is read again once the device is open. */
-#include "base/sysmem.h"
+/* Weights from the mapped file into panels, in slices. While one slice is packed the system already reads the next ones;
+ * its pages of the file are let go as soon as it is packed (file_pages.h). Nothing here is read again once the device
+ * is open. */
 #include "device/dev_cpu.h"
+#include "device/file_pages.h"
 #include "kernel/pack.h"
 
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-enum {
-    TASK_PANELS = 16,         /* of one matrix: 300 KB of a q4_0 file with rows of 2,048 */
-    SLICE_BYTES = 16 << 20,   /* of the file: long against waiting for the slower thread, short against a progress bar */
-    AHEAD_BYTES = 64 << 20,   /* asked for beyond the slice in work */
-    ASK_BYTES = 128 << 10     /* Linux cuts a longer request short to the device's read-ahead window, of this size by default */
-};
+enum { TASK_PANELS = 16 /* of one matrix: 300 KB of a q4_0 file with rows of 2,048 */ };
 
 struct load_job {
     const struct plan_weight *w;
@@ -41,45 +33,7 @@ static void load_task(void *arg, u32 task, u32 thread)
         ;
 }
 
-/* ---- the file's pages ---- */
-
-/* What the whole pages within, or those touched by, bytes [from, to) of a tensor are to do. */
-static void advise(const struct gguf_tensor *t, u64 from, u64 to, bool touched, int advice)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)t->data + from, end = (uintptr_t)t->data + to;
-    begin = (touched ? begin : begin + page - 1) / page * page;
-    end = (touched ? end + page - 1 : end) / page * page;
-    if (end > begin)
-        madvise((void *)begin, end - begin, advice); /* a refusal costs speed only */
-}
-
-static void ask_for(const struct gguf_tensor *t, u64 from, u64 to)
-{
-    for (; from < to; from += ASK_BYTES)
-        advise(t, from, min_u64(from + ASK_BYTES, to), true, MADV_WILLNEED);
-}
-
-/* These bytes will not be read again: out of this process and, where memory is scarce, out of the system's cache. */
-static void forget(const struct gguf_tensor *t, u64 from, u64 to, bool scarce)
-{
-    advise(t, from, to, false, MADV_DONTNEED); /* a private read-only mapping: it can be read again */
-#ifdef POSIX_FADV_DONTNEED
-    if (scarce && t->fd >= 0)
-        posix_fadvise(t->fd, (off_t)(t->offset + from), (off_t)(to - from), POSIX_FADV_DONTNEED);
-#else
-    (void)scarce;
-#endif
-}
-
 /* ---- one weight ---- */
-
-static int refuse(const struct plan_weight *w, u64 bad, struct err *err)
-{
-    char name[96];
-    err_quote(name, sizeof name, w->tensor->name.at, w->tensor->name.len);
-    return err_set(err, "tensor \"%s\": matrix %u, row %u holds a value that is not finite; the file is damaged or badly converted",
-                   name, (u32)(bad / w->n_out), (u32)(bad % w->n_out));
-}
 
 static int load_vector(const struct plan_weight *w, struct cpu_weight *to, struct err *err)
 {
@@ -88,7 +42,7 @@ static int load_vector(const struct plan_weight *w, struct cpu_weight *to, struc
     if (!to->floats)
         return err_set(err, "out of memory: %llu bytes of weights", (unsigned long long)to->bytes);
     if (pack_floats(w->tensor->type, w->tensor->data, w->n_in, to->floats))
-        return refuse(w, 0, err);
+        return pages_refuse(w, 0, err);
     return 0;
 }
 
@@ -117,43 +71,29 @@ static int load_matrices(struct loading *l, const struct plan_weight *w, struct 
         u32 n = min_u32(step, tasks - j.first);
         u64 end = j.first + n == tasks ? w->file_bytes : task_bytes * (j.first + n);
         u64 ask = min_u64(end + AHEAD_BYTES, w->file_bytes);
-        ask_for(w->tensor, asked, ask);
+        pages_ask(w->tensor, asked, ask);
         asked = ask;
         pool_run(l->cpu->pool, n, load_task, &j);
-        forget(w->tensor, told, end, l->scarce);
+        pages_forget(w->tensor, told, end, l->scarce);
         told = end;
         if (o->tell)
             o->tell(o->tell_arg, "loading", l->done + told, l->total);
     }
-    return atomic_load(&j.bad) == ~0ull ? 0 : refuse(w, atomic_load(&j.bad), err);
+    return atomic_load(&j.bad) == ~0ull ? 0 : pages_refuse(w, atomic_load(&j.bad), err);
 }
 
 /* ---- all weights ---- */
-
-/* In the order in which they lie in memory, which is the files'. */
-static int by_place(const void *a, const void *b)
-{
-    const struct plan_weight *x = *(const struct plan_weight *const *)a, *y = *(const struct plan_weight *const *)b;
-    return (x->tensor->data > y->tensor->data) - (x->tensor->data < y->tensor->data);
-}
 
 static int load_all(struct loading *l, const struct plan_weight **order, struct err *err)
 {
     struct cpu *c = l->cpu;
     const struct plan *p = c->dev.plan;
     for (u32 i = 0; i < p->n_weights; i++) {
-        order[i] = &p->weights[i];
-        l->total += p->weights[i].file_bytes;
-    }
-    qsort(order, p->n_weights, sizeof *order, by_place);
-    u64 available = sysmem_available(); /* 0: not known */
-    l->scarce = available / 2 < l->total;
-    for (u32 i = 0; i < p->n_weights; i++) {
         const struct plan_weight *w = order[i];
         struct cpu_weight *to = &c->weights[w - p->weights];
         u64 next = i + 1 < p->n_weights ? order[i + 1]->file_bytes : 0;
         if (next) /* so that the disk does not rest between two weights */
-            ask_for(order[i + 1]->tensor, 0, min_u64(next, SLICE_BYTES));
+            pages_ask(order[i + 1]->tensor, 0, min_u64(next, SLICE_BYTES));
         if (w->vector ? load_vector(w, to, err) : load_matrices(l, w, to, err))
             return -1;
         l->done += w->file_bytes;
@@ -167,7 +107,7 @@ int cpu_load(struct cpu *c, struct err *err)
     const struct plan *p = c->dev.plan;
     struct loading l = {.cpu = c};
     c->weights = mem_array(p->n_weights, sizeof *c->weights);
-    const struct plan_weight **order = mem_array(p->n_weights, sizeof *order);
+    const struct plan_weight **order = pages_order(p, &l.total, &l.scarce);
     double start = time_now();
     int rc = c->weights && order ? load_all(&l, order, err) : err_set(err, "out of memory: table of weights");
     free(order);

@@ -1,6 +1,7 @@
 /* The CPU device: its memory, laid out once at open, and the step. Nothing here allocates after cpu_open. */
 #include "device/dev_cpu.h"
 
+#include "device/account.h"
 #include "kernel/pack.h"
 #include "plan/rope.h"
 
@@ -177,46 +178,18 @@ fail:
 
 /* ---- the step ---- */
 
-/* Weights, each once, and the keys and values each row looks back on. */
 static u64 count_bytes(const struct cpu *c, const struct plan_op *op)
 {
-    const struct plan *p = c->dev.plan;
-    switch (op->kind) {
-    case OP_EMBED:
-        return plan_op_bytes(p, op) * c->n_rows;
-    case OP_EXPERTS_IN:
-    case OP_EXPERTS_OUT:
-        return plan_op_bytes_hit(p, op, c->n_groups);
-    case OP_ATTEND: {
-        u64 positions = 0;
-        for (u32 r = 0; r < cpu_op_rows(c, op); r++)
-            positions += c->rows[cpu_row(c, op, r)].pos + 1;
-        return positions * (plan_kv_bytes(p, c->dev.opts.kv) / p->hp.n_layers);
-    }
-    default:
-        return cpu_op_rows(c, op) ? plan_op_bytes(p, op) : 0;
-    }
+    u64 positions = 0;
+    for (u32 r = 0; op->kind == OP_ATTEND && r < cpu_op_rows(c, op); r++)
+        positions += c->rows[cpu_row(c, op, r)].pos + 1;
+    return account_bytes(&c->dev, op, cpu_op_rows(c, op), positions, c->n_groups);
 }
 
-/* FNV-1a over a row's words: enough to tell which operation parted first. */
-static u64 hash_row(const float *x, u32 n)
-{
-    u64 h = 0xCBF29CE484222325ull;
-    for (u32 i = 0; i < n; i++) {
-        u32 u;
-        memcpy(&u, x + i, 4);
-        h = (h ^ u) * 0x100000001B3ull;
-    }
-    return h;
-}
-
-/* One buffer's row, all ranks, into h. */
 static u64 hash_buffer(const struct cpu *c, u64 h, enum plan_buf b, u32 row)
 {
     const struct cpu_buf *buf = &c->bufs[b];
-    for (u32 k = 0; k < buf->ranks; k++)
-        h = h * 31 + hash_row(buf->y[row * buf->ranks + k], c->dev.plan->bufs[b].width);
-    return h;
+    return account_hash(h, buf->y[row * buf->ranks], buf->ranks, buf->stride, c->dev.plan->bufs[b].width);
 }
 
 /* Everything the operation wrote: each product's output, and what joins the residual stream. */

@@ -9,7 +9,7 @@
 _Static_assert((int)DEVICE_PICKS == (int)PICK_TOP && (int)DEVICE_PICK_WORDS == (int)PICK_WORDS,
                "the kernel's list is the one that device.h describes");
 
-static const struct device_ops *const DEVICES[] = {&device_cpu};
+static const struct device_ops *const DEVICES[] = {&device_cpu, &device_cuda, &device_emu};
 
 static const struct device_ops *find(const char *name, struct err *err)
 {
@@ -17,7 +17,7 @@ static const struct device_ops *find(const char *name, struct err *err)
         if (!name || !strcmp(DEVICES[i]->name, name))
             return DEVICES[i];
     char text[64];
-    err_set(err, "--device: \"%s\" is not built in; this program has: cpu", err_quote(text, sizeof text, name, strlen(name)));
+    err_set(err, "--device: \"%s\" is not built in; this program has: cpu, cuda, emu", err_quote(text, sizeof text, name, strlen(name)));
     return NULL;
 }
 

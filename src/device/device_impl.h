@@ -27,6 +27,6 @@ struct device { /* first member of every device's own struct */
     char broken[256], warning[256]; /* stats points here when they are not empty */
 };
 
-extern const struct device_ops device_cpu;
+extern const struct device_ops device_cpu, device_emu, device_cuda;
 
 #endif

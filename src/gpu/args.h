@@ -122,7 +122,7 @@ struct experts_out_args {
     u32 type;
     u32 n_used, ids_at, w_at, pairs_at, tiles_at;
     u32 per;           /* pairs that share a row of buffers 1 and 2: 1, or n_used where the rows are the table's */
-    u32 fused;
+    u32 fused;         /* 0, or the most rows there are */
 };
 
 /* x = x + sum over ranks of w * y (rule 8), a shared expert last: sigmoid(shared_w) * shared.

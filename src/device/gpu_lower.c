@@ -1,0 +1,599 @@
+/* The plan as launches of GPU kernels, for one class of steps. What is fused, and which kernel does an operation, depends on the class
+ * alone, and never shows in a result:
+ *
+ *   rows      products      norm                         experts                       attention's result
+ *   1-4       product_1     in the product that reads    a pair by itself; the output  rule 1 in the product
+ *   5-8                     h, when all who read it can  tiles of 8 pairs
+ *   9-16      product_2     a launch                     "                             rule 1 in a launch
+ *   17-128    product_4     "                            beyond 64 rows: tiles of 16   "
+ *   more      product_many  "                            beyond 256: _many, of 32      "
+ *
+ * Matrices of float types have one kernel, product_float, whatever the rows. */
+#include "device/gpu_host.h"
+
+#include <math.h>
+#include <string.h>
+
+struct lower {
+    struct gpu *g;
+    const struct gpu_class *c;
+    struct gpu_offsets at;
+    const struct plan_op *op;   /* being lowered */
+    u32 index;                  /* its number */
+    u32 table, rows;            /* it works on, and the most rows there */
+    const struct plan_op *norm; /* left to the next product, or NULL */
+    bool norm_act;              /* which then writes the act rows too */
+    bool fused_out;             /* experts: a pair by itself, joined by experts_out */
+    struct err *err;
+    bool failed;
+};
+
+enum { FEW = 8, FUSED_OUT = 4, ONE_GROUP_ROUTES = 64, MANY = 128 };
+
+/* ---- launches ---- */
+
+/* The next launch: zeros, the inputs its first buffer. Buffers are counted as they are set. */
+static struct gpu_launch *launch(struct lower *l, enum gpu_kernel kernel)
+{
+    struct gpu_list *list = &l->g->list;
+    struct gpu_launch *n = &list->at[list->n];
+    list->op[list->n++] = l->index;
+    *n = (struct gpu_launch){.kernel = kernel, .n_groups = l->g->info.n_groups};
+    n->bufs[0] = l->g->inputs;
+    return n;
+}
+
+static struct gpu_ref weight(const struct lower *l, i32 index)
+{
+    return index == PLAN_NONE ? (struct gpu_ref){0} : l->g->weights[index].at;
+}
+
+static const struct plan_weight *of_plan(const struct lower *l, i32 index)
+{
+    return &l->g->dev.plan->weights[index];
+}
+
+static bool quantised(const struct lower *l, i32 index)
+{
+    return dtype_info(of_plan(l, index)->tensor->type)->quantised;
+}
+
+static struct gpu_buf buf(const struct lower *l, enum plan_buf b)
+{
+    return gpu_buf_of(l->g, l->c, l->op, b);
+}
+
+/* Done: its arguments are what they will be. */
+static void ready(struct lower *l, struct gpu_launch *n)
+{
+    n->n_bufs = GPU_BUFS;
+    while (n->n_bufs && !n->bufs[n->n_bufs - 1].base)
+        n->n_bufs--;
+    n->shm_bytes = gpu_shm_bytes(n->kernel, &n->args);
+    if (n->shm_bytes > l->g->info.shm_bytes && !l->failed) {
+        l->failed = true;
+        err_set(l->err, "operation %u needs %u bytes of shared memory in kernel %s; the GPU has %u", l->index, n->shm_bytes,
+                gpu_kernel_name(n->kernel), l->g->info.shm_bytes);
+    }
+}
+
+static u32 at_most(const struct lower *l, u64 units)
+{
+    return (u32)min_u64(units ? units : 1, l->g->info.n_groups);
+}
+
+/* Rule 1 of a buffer's rows of n floats (and the norm before it). */
+static void norm_launch(struct lower *l, const struct gpu_buf *from, u32 n, i32 norm, bool write_h, bool write_act, const struct gpu_buf *to)
+{
+    struct gpu_launch *k = launch(l, GK_norm);
+    k->args.norm_ = (struct norm_args){.which = l->table, .n = n, .x_stride = from->stride, .h_stride = to->stride,
+                                       .has_norm = norm != PLAN_NONE, .write_h = write_h, .write_act = write_act, .ranks = from->ranks,
+                                       .eps = l->g->dev.plan->hp.eps};
+    k->n_groups = at_most(l, (u64)l->rows * from->ranks);
+    k->bufs[1] = from->x;
+    k->bufs[2] = weight(l, norm);
+    if (write_h)
+        k->bufs[3] = to->x;
+    if (write_act)
+        k->bufs[4] = to->act;
+    ready(l, k);
+}
+
+/* ---- products ---- */
+
+struct readers { /* of a normalised row, until it is written anew */
+    u32 n;
+    bool floats, acts;  /* read with float weights; with quantised ones */
+    bool later_floats;  /* by another than the next operation */
+};
+
+static struct readers readers(const struct lower *l, enum plan_buf b)
+{
+    const struct plan *p = l->g->dev.plan;
+    struct readers r = {0};
+    for (u32 i = l->index + 1; i < p->n_ops && p->ops[i].kind != OP_NORM; i++) {
+        const struct plan_op *op = &p->ops[i];
+        if (op->in != b)
+            continue;
+        r.n++;
+        for (u32 m = 0; m < op->n_mats; m++) {
+            bool quant = quantised(l, op->mats[m].weight);
+            r.acts |= quant;
+            r.floats |= !quant;
+            r.later_floats |= !quant && i > l->index + 1;
+        }
+    }
+    return r;
+}
+
+/* All matrices of an operation quantised (or all not): one launch does them. */
+static bool one_launch(const struct lower *l, const struct plan_op *op)
+{
+    for (u32 m = 1; m < op->n_mats; m++)
+        if (quantised(l, op->mats[m].weight) != quantised(l, op->mats[0].weight))
+            return false;
+    return true;
+}
+
+/* Few rows: the norm is repeated by every group of the product that comes next, unless later products need the floats. */
+static void lower_norm(struct lower *l)
+{
+    const struct plan_op *next = &l->op[1];
+    struct readers r = readers(l, l->op->out);
+    if (l->rows <= FEW && !l->c->plain && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r.later_floats) {
+        l->norm = l->op;
+        l->norm_act = r.n > 1;
+        return;
+    }
+    struct gpu_buf x = buf(l, l->op->in), h = buf(l, l->op->out);
+    norm_launch(l, &x, l->g->dev.plan->bufs[l->op->in].width, l->op->norm, r.floats || l->c->plain, r.acts, &h);
+}
+
+/* What both kinds of products have. mats: which of the operation's matrices, n of them. */
+static void fill_product(const struct lower *l, struct gpu_launch *k, struct product_args *a, const u32 *mats, u32 n)
+{
+    const struct plan_op *op = l->op;
+    struct gpu_buf x = buf(l, BUF_X);
+    *a = (struct product_args){.which = l->table, .n_in = of_plan(l, op->mats[mats[0]].weight)->n_in, .n_mats = n,
+                               .eps = l->g->dev.plan->hp.eps};
+    for (u32 i = 0; i < n; i++) {
+        const struct plan_mat *m = &op->mats[mats[i]];
+        struct gpu_buf y = buf(l, m->out);
+        a->type[i] = of_plan(l, m->weight)->tensor->type;
+        a->n_out[i] = of_plan(l, m->weight)->n_out;
+        a->y_stride[i] = y.stride;
+        a->has_bias[i] = m->bias != PLAN_NONE;
+        k->bufs[3 + i] = weight(l, m->weight);
+        k->bufs[6 + i] = weight(l, m->bias);
+        k->bufs[9 + i] = y.x;
+    }
+    if (op->add && mats[0] == 0) {
+        a->add = 1;
+        a->res_stride = x.stride;
+        k->bufs[12] = x.x;
+    }
+    if (l->norm) {
+        struct gpu_buf h = buf(l, l->norm->out);
+        a->source = SRC_NORM;
+        a->x_stride = x.stride;
+        a->write_act = l->norm_act;
+        k->bufs[1] = x.x;
+        k->bufs[2] = weight(l, l->norm->norm);
+        if (l->norm_act)
+            k->bufs[13] = h.act;
+    }
+}
+
+/* The kernel for so many rows, or a lower tile where shared memory does not hold the higher one. */
+static enum gpu_kernel product_kernel(const struct lower *l, const union gpu_args *args)
+{
+    static const enum gpu_kernel HIGH[] = {GK_product_1, GK_product_2, GK_product_4};
+    if (l->rows > MANY && gpu_shm_bytes(GK_product_many, args) <= l->g->info.shm_bytes)
+        return GK_product_many;
+    u32 i = l->rows <= FEW ? 0 : l->rows <= 2 * FEW ? 1 : 2;
+    while (i && gpu_shm_bytes(HIGH[i], args) > l->g->info.shm_bytes)
+        i--;
+    return HIGH[i];
+}
+
+static void quantised_product(struct lower *l, const u32 *mats, u32 n)
+{
+    struct gpu_buf in = buf(l, l->op->in);
+    u32 n_in = of_plan(l, l->op->mats[mats[0]].weight)->n_in;
+    bool here = l->op->in == BUF_ATT && l->rows <= FEW && !l->c->plain; /* rule 1 by the product itself */
+    if (l->op->in == BUF_ATT && !here)
+        norm_launch(l, &in, n_in, PLAN_NONE, false, true, &in);
+    struct gpu_launch *k = launch(l, GK_product_1);
+    struct product_args *a = &k->args.product_;
+    fill_product(l, k, a, mats, n);
+    if (!l->norm) {
+        a->source = here ? SRC_FLOAT : SRC_ACT;
+        a->x_stride = in.stride;
+        k->bufs[1] = here ? in.x : in.act;
+    }
+    k->kernel = product_kernel(l, &k->args);
+    ready(l, k);
+}
+
+static void float_product(struct lower *l, const u32 *mats, u32 n)
+{
+    struct gpu_launch *k = launch(l, GK_product_float);
+    struct gpu_buf in = buf(l, l->op->in);
+    fill_product(l, k, &k->args.float_.p, mats, n);
+    if (!l->norm) {
+        k->args.float_.p.source = SRC_FLOAT;
+        k->args.float_.p.x_stride = in.stride;
+        k->bufs[1] = in.x;
+    }
+    ready(l, k);
+}
+
+static void lower_mat(struct lower *l)
+{
+    u32 quant[PLAN_MAX_MATS], plain[PLAN_MAX_MATS], n_quant = 0, n_plain = 0;
+    for (u32 m = 0; m < l->op->n_mats; m++)
+        if (quantised(l, l->op->mats[m].weight))
+            quant[n_quant++] = m;
+        else
+            plain[n_plain++] = m;
+    if (n_quant)
+        quantised_product(l, quant, n_quant);
+    if (n_plain)
+        float_product(l, plain, n_plain);
+    l->norm = NULL;
+}
+
+static void lower_embed(struct lower *l)
+{
+    const struct plan_weight *w = of_plan(l, l->op->mats[0].weight);
+    struct gpu_launch *k = launch(l, GK_embed);
+    struct gpu_buf x = buf(l, BUF_X);
+    k->args.embed_ = (struct embed_args){.which = l->table, .rows_at = l->at.rows[l->table], .type = w->tensor->type, .n_in = w->n_in,
+                                         .x_stride = x.stride};
+    k->bufs[1] = weight(l, l->op->mats[0].weight);
+    k->bufs[2] = x.x;
+    ready(l, k);
+}
+
+static void lower_swiglu(struct lower *l)
+{
+    const struct plan_op *before = &l->op[-1], *after = &l->op[1]; /* the product that wrote gate and up, and the one that reads */
+    struct gpu_launch *k = launch(l, GK_swiglu);
+    struct gpu_buf gate = buf(l, BUF_GATE), up = buf(l, BUF_UP);
+    bool act = quantised(l, after->mats[0].weight);
+    k->args.swiglu_ = (struct swiglu_args){.which = l->table, .n = of_plan(l, before->mats[0].weight)->n_out, .stride = gate.stride,
+                                           .ranks = 1, .write_act = act};
+    k->bufs[1] = gate.x;
+    k->bufs[2] = up.x;
+    if (act)
+        k->bufs[3] = gate.act;
+    ready(l, k);
+}
+
+/* ---- attention ---- */
+
+static struct gpu_ref arena_of(const struct lower *l)
+{
+    return gpu_at(l->g->arena, (u64)l->op->layer * l->g->layer_bytes);
+}
+
+static void lower_store(struct lower *l)
+{
+    const struct hparams *hp = &l->g->dev.plan->hp;
+    struct gpu_launch *k = launch(l, GK_store);
+    struct gpu_buf q = buf(l, BUF_Q), key = buf(l, BUF_K), value = buf(l, BUF_V);
+    k->args.store_ = (struct store_args){.rows_at = l->at.rows[0],
+                                         .n_heads = hp->n_heads, .n_kv = hp->n_kv, .d_head = hp->d_head, .d_rope = hp->d_rope,
+                                         .neox = hp->rope_neox,
+                                         .q_stride = q.stride, .kv_stride = key.stride,
+                                         .has_norm = l->op->norm != PLAN_NONE, .whole_norm = l->op->whole_norm,
+                                         .kv_q8 = l->g->dev.opts.kv == KV_Q8_0,
+                                         .head_bytes = l->g->head_bytes,
+                                         .slot_lo = (u32)l->g->slot_bytes, .slot_hi = (u32)(l->g->slot_bytes >> 32),
+                                         .eps = hp->eps};
+    k->bufs[1] = q.x;
+    k->bufs[2] = key.x;
+    k->bufs[3] = value.x;
+    k->bufs[4] = weight(l, l->op->norm);
+    k->bufs[5] = weight(l, l->op->norm2);
+    k->bufs[6] = l->g->rope;
+    k->bufs[7] = arena_of(l);
+    ready(l, k);
+}
+
+static void attend_launch(struct lower *l, enum gpu_kernel kernel)
+{
+    const struct hparams *hp = &l->g->dev.plan->hp;
+    struct gpu_launch *k = launch(l, kernel);
+    struct gpu_buf q = buf(l, BUF_Q), att = buf(l, BUF_ATT);
+    u32 t = l->table;
+    k->args.attend_ = (struct attend_args){.which = t, .rows_at = l->at.rows[t], .items_at = l->at.items[t], .tiles_at = l->at.tiles[t],
+                                           .n_heads = hp->n_heads, .n_kv = hp->n_kv, .d_head = hp->d_head,
+                                           .q_stride = q.stride, .att_stride = att.stride,
+                                           .kv_q8 = l->g->dev.opts.kv == KV_Q8_0,
+                                           .head_bytes = l->g->head_bytes,
+                                           .slot_lo = (u32)l->g->slot_bytes, .slot_hi = (u32)(l->g->slot_bytes >> 32),
+                                           .scale = 1.0f / sqrtf((float)hp->d_head)};
+    k->bufs[1] = q.x;
+    k->bufs[2] = arena_of(l);
+    k->bufs[3] = l->g->parts;
+    k->bufs[4] = att.x;
+    ready(l, k);
+}
+
+static void lower_attend(struct lower *l)
+{
+    if (l->c->items[l->table])
+        attend_launch(l, GK_attend);
+    if (l->c->join[l->table])
+        attend_launch(l, GK_join);
+    if (l->c->tiles[l->table])
+        attend_launch(l, GK_prompt);
+}
+
+static void lower_keep(struct lower *l)
+{
+    if (!l->c->keep)
+        return;
+    const struct gpu *g = l->g;
+    const struct plan *p = g->dev.plan;
+    struct gpu_launch *k = launch(l, GK_keep);
+    k->args.keep_ = (struct keep_args){.rows_at = l->at.rows[1], .n_x = p->bufs[BUF_X].width, .n_q = p->bufs[BUF_Q].width,
+                                       .x_stride = g->bufs[BUF_X].stride, .q_stride = g->bufs[BUF_Q].stride};
+    k->bufs[1] = g->bufs[BUF_X].x;
+    k->bufs[2] = g->bufs[BUF_Q].x;
+    k->bufs[3] = g->kept_x.x;
+    k->bufs[4] = g->kept_q.x;
+    ready(l, k);
+}
+
+/* ---- experts ---- */
+
+static const struct plan_op *next_of(const struct lower *l, enum plan_kind kind)
+{
+    const struct plan *p = l->g->dev.plan;
+    for (u32 i = l->index + 1; i < p->n_ops; i++)
+        if (p->ops[i].kind == kind)
+            return &p->ops[i];
+    return NULL;
+}
+
+static bool per_row(const struct lower *l)
+{
+    return l->fused_out || l->g->dev.opts.experts_per_row;
+}
+
+/* Height of the tiles of pairs, and with it which kernels: 8, 16 or 32. */
+static u32 tile_rows(const struct lower *l)
+{
+    return per_row(l) || l->rows <= 64 ? 8 : l->rows <= 256 ? 16 : 32;
+}
+
+static enum gpu_kernel by_height(const struct lower *l, enum gpu_kernel low, enum gpu_kernel middle, enum gpu_kernel high)
+{
+    return tile_rows(l) == 8 ? low : tile_rows(l) == 16 ? middle : high;
+}
+
+static void route_launch(struct lower *l, enum gpu_kernel kernel)
+{
+    const struct hparams *hp = &l->g->dev.plan->hp;
+    struct gpu_launch *k = launch(l, kernel);
+    struct gpu_buf in = buf(l, BUF_ROUTER);
+    k->args.route_ = (struct route_args){.which = l->table, .n_experts = hp->n_experts, .n_used = hp->n_used, .stride = in.stride,
+                                         .used_norm = hp->used_norm, .used_scale = hp->used_scale,
+                                         .ids_at = l->g->ids_at, .w_at = l->g->w_at, .pairs_at = l->g->pairs_at, .tiles_at = l->g->tiles_at,
+                                         .tile_rows = tile_rows(l), .per_row = per_row(l)};
+    k->bufs[1] = in.x;
+    k->bufs[2] = l->g->lists;
+    if (kernel != GK_route)
+        k->n_groups = 1;
+    ready(l, k);
+}
+
+/* Whether experts_out joins the experts: few rows, and shared memory for all their pairs. */
+static bool fuses(const struct lower *l)
+{
+    const struct hparams *hp = &l->g->dev.plan->hp;
+    const struct plan_op *in = next_of(l, OP_EXPERTS_IN), *out = next_of(l, OP_EXPERTS_OUT), *join = next_of(l, OP_COMBINE);
+    union gpu_args a = {.experts_out_ = {.n_in = hp->d_ff_exp, .n_used = hp->n_used, .fused = l->rows}};
+    return l->rows <= FUSED_OUT && !l->c->plain && !join->shared && quantised(l, in->mats[0].weight) &&
+           quantised(l, in->mats[1].weight) && quantised(l, out->mats[0].weight) &&
+           gpu_shm_bytes(GK_experts_out_1, &a) <= l->g->info.shm_bytes;
+}
+
+static void lower_route(struct lower *l)
+{
+    l->fused_out = fuses(l);
+    if (l->rows <= ONE_GROUP_ROUTES) {
+        route_launch(l, GK_route_group);
+        return;
+    }
+    route_launch(l, GK_route);
+    route_launch(l, GK_group);
+}
+
+/* Pairs times one matrix of their experts, m, to `to`. per: pairs that share a row of `from`. */
+static void float_pairs(struct lower *l, u32 m, const struct gpu_buf *from, const struct gpu_buf *to, u32 per)
+{
+    const struct plan_mat *mat = &l->op->mats[m];
+    const struct plan_weight *w = of_plan(l, mat->weight);
+    struct gpu_launch *k = launch(l, GK_product_float);
+    k->args.float_ = (struct float_args){.p = {.which = l->table, .source = SRC_FLOAT, .n_in = w->n_in, .x_stride = from->stride, .n_mats = 1,
+                                               .type = {w->tensor->type}, .n_out = {w->n_out}, .y_stride = {to->stride}},
+                                         .per_pair = per > 1 ? 1 : 2, .n_used = l->g->dev.plan->hp.n_used, .ids_at = l->g->ids_at};
+    k->bufs[1] = from->x;
+    k->bufs[3] = weight(l, mat->weight);
+    k->bufs[9] = to->x;
+    k->bufs[14] = l->g->lists;
+    ready(l, k);
+}
+
+static void quantised_pairs(struct lower *l, u32 m, const struct gpu_buf *from, const struct gpu_buf *to, u32 per)
+{
+    const struct plan_mat *mat = &l->op->mats[m];
+    const struct plan_weight *w = of_plan(l, mat->weight);
+    struct gpu_buf x = buf(l, BUF_X);
+    struct gpu_launch *k = launch(l, by_height(l, GK_experts_out_1, GK_experts_out_2, GK_experts_out_many));
+    k->args.experts_out_ = (struct experts_out_args){.which = l->table, .source = l->fused_out ? SRC_FLOAT : SRC_ACT,
+                                                     .n_in = w->n_in, .n_out = w->n_out, .x_stride = from->stride, .y_stride = to->stride,
+                                                     .res_stride = x.stride, .type = w->tensor->type, .n_used = l->g->dev.plan->hp.n_used,
+                                                     .ids_at = l->g->ids_at, .w_at = l->g->w_at, .pairs_at = l->g->pairs_at,
+                                                     .tiles_at = l->g->tiles_at, .per = per, .fused = l->fused_out ? l->rows : 0};
+    k->bufs[1] = from->x;
+    k->bufs[2] = from->act;
+    k->bufs[3] = weight(l, mat->weight);
+    k->bufs[4] = to->x;
+    k->bufs[5] = l->g->lists;
+    k->bufs[6] = x.x;
+    ready(l, k);
+}
+
+static void pairs_product(struct lower *l, u32 m, const struct gpu_buf *from, const struct gpu_buf *to, u32 per)
+{
+    (quantised(l, l->op->mats[m].weight) ? quantised_pairs : float_pairs)(l, m, from, to, per);
+}
+
+/* gate and up not both of quantised types: one product after the other, then silu(gate) * up. */
+static void apart_experts_in(struct lower *l, bool act_wanted)
+{
+    struct gpu_buf h = buf(l, BUF_H), act = buf(l, BUF_EXP_ACT);
+    pairs_product(l, 0, &h, &act, l->g->dev.plan->hp.n_used);
+    pairs_product(l, 1, &h, &l->g->exp_up, l->g->dev.plan->hp.n_used);
+    struct gpu_launch *k = launch(l, GK_swiglu);
+    k->args.swiglu_ = (struct swiglu_args){.which = l->table, .n = of_plan(l, l->op->mats[0].weight)->n_out, .stride = act.stride,
+                                           .ranks = act.ranks, .write_act = act_wanted};
+    k->bufs[1] = act.x;
+    k->bufs[2] = l->g->exp_up.x;
+    if (act_wanted)
+        k->bufs[3] = act.act;
+    ready(l, k);
+}
+
+static void lower_experts_in(struct lower *l)
+{
+    const struct plan_mat *gate = &l->op->mats[0], *up = &l->op->mats[1];
+    bool act_wanted = quantised(l, next_of(l, OP_EXPERTS_OUT)->mats[0].weight) && !l->fused_out;
+    if (!quantised(l, gate->weight) || !quantised(l, up->weight)) {
+        apart_experts_in(l, act_wanted);
+        return;
+    }
+    const struct plan_weight *w = of_plan(l, gate->weight);
+    struct gpu_launch *k = launch(l, by_height(l, GK_experts_in_1, GK_experts_in_2, GK_experts_in_many));
+    struct gpu_buf h = buf(l, BUF_H), act = buf(l, BUF_EXP_ACT);
+    k->args.experts_in_ = (struct experts_in_args){.which = l->table, .n_in = w->n_in, .n_out = w->n_out, .y_stride = act.stride,
+                                                   .type_gate = w->tensor->type, .type_up = of_plan(l, up->weight)->tensor->type,
+                                                   .n_used = l->g->dev.plan->hp.n_used, .pairs_at = l->g->pairs_at,
+                                                   .tiles_at = l->g->tiles_at};
+    k->bufs[1] = h.act;
+    k->bufs[2] = weight(l, gate->weight);
+    k->bufs[3] = weight(l, up->weight);
+    k->bufs[4] = act.x;
+    k->bufs[5] = l->g->lists;
+    ready(l, k);
+    if (act_wanted)
+        norm_launch(l, &act, w->n_out, PLAN_NONE, false, true, &act);
+}
+
+static void lower_experts_out(struct lower *l)
+{
+    struct gpu_buf act = buf(l, BUF_EXP_ACT), out = buf(l, BUF_EXP_OUT);
+    pairs_product(l, 0, &act, &out, 1);
+}
+
+static void lower_combine(struct lower *l)
+{
+    if (l->fused_out)
+        return;
+    struct gpu_launch *k = launch(l, GK_combine);
+    struct gpu_buf y = buf(l, BUF_EXP_OUT), shared = buf(l, BUF_SHARED), shared_w = buf(l, BUF_SHARED_W), x = buf(l, BUF_X);
+    k->args.combine_ = (struct combine_args){.which = l->table, .n = l->g->dev.plan->hp.d_model, .n_used = l->g->dev.plan->hp.n_used,
+                                             .w_at = l->g->w_at, .y_stride = y.stride, .x_stride = x.stride, .shared = l->op->shared,
+                                             .shared_stride = shared.stride, .shared_w_stride = shared_w.stride};
+    k->bufs[1] = y.x;
+    k->bufs[2] = l->g->lists;
+    if (l->op->shared) {
+        k->bufs[3] = shared.x;
+        k->bufs[4] = shared_w.x;
+    }
+    k->bufs[5] = x.x;
+    ready(l, k);
+}
+
+/* ---- the whole ---- */
+
+/* After the last operation, whose rows are those with logits: what sampling needs of each. */
+static void lower_picks(struct lower *l)
+{
+    static const enum gpu_kernel KERNELS[] = {GK_pick, GK_pick_join};
+    struct gpu_buf logits = buf(l, BUF_LOGITS);
+    for (u32 i = 0; i < COUNT(KERNELS); i++) {
+        struct gpu_launch *k = launch(l, KERNELS[i]);
+        k->args.pick_ = (struct pick_args){.which = l->table, .n_vocab = l->g->dev.plan->hp.n_vocab, .stride = logits.stride};
+        k->bufs[1] = logits.x;
+        k->bufs[2] = l->g->picks;
+        k->bufs[3] = l->g->pick_parts;
+        ready(l, k);
+    }
+}
+
+struct gpu_buf gpu_buf_of(const struct gpu *g, const struct gpu_class *c, const struct plan_op *op, enum plan_buf b)
+{
+    if (gpu_table(c, op) && b == BUF_X)
+        return g->kept_x;
+    if (gpu_table(c, op) && b == BUF_Q)
+        return g->kept_q;
+    return g->bufs[b];
+}
+
+int gpu_lower(struct gpu *g, const struct gpu_class *c, struct err *err)
+{
+    static void (*const LOWER[OP_KINDS])(struct lower *l) = {
+        [OP_EMBED] = lower_embed,           [OP_NORM] = lower_norm,   [OP_MAT] = lower_mat,
+        [OP_ROPE_STORE] = lower_store,      [OP_KEEP] = lower_keep,   [OP_ATTEND] = lower_attend, [OP_SWIGLU] = lower_swiglu,
+        [OP_ROUTE] = lower_route,           [OP_EXPERTS_IN] = lower_experts_in,
+        [OP_EXPERTS_OUT] = lower_experts_out, [OP_COMBINE] = lower_combine,
+    };
+    const struct plan *p = g->dev.plan;
+    struct lower l = {.g = g, .c = c, .at = gpu_offsets(g, c), .err = err};
+    g->list.n = 0;
+    for (u32 i = 0; i < p->n_ops; i++) {
+        l.op = &p->ops[i];
+        l.index = i;
+        l.table = gpu_table(c, l.op);
+        l.rows = l.table ? c->logits : c->rows;
+        if (l.op->last && !c->logits)
+            continue;
+        LOWER[l.op->kind](&l);
+    }
+    if (c->logits)
+        lower_picks(&l);
+    return l.failed ? -1 : 0;
+}
+
+/* ---- for people ---- */
+
+const char *gpu_kernel_name(enum gpu_kernel kernel)
+{
+    static const char *const NAMES[] = {
+#define X(name, args) #name,
+        GPU_KERNELS(X)
+#undef X
+    };
+    return NAMES[kernel];
+}
+
+void gpu_print(const struct gpu *g, FILE *out)
+{
+    const struct plan *p = g->dev.plan;
+    fprintf(out, "%4s %3s %-12s %-18s %6s %7s\n", "op", "lay", "operation", "kernel", "groups", "shared");
+    for (u32 i = 0; i < g->list.n; i++) {
+        const struct gpu_launch *k = &g->list.at[i];
+        const struct plan_op *op = &p->ops[g->list.op[i]];
+        bool pick = k->kernel == GK_pick || k->kernel == GK_pick_join;
+        char layer[12] = "-";
+        if (op->layer >= 0)
+            snprintf(layer, sizeof layer, "%d", op->layer);
+        fprintf(out, "%4u %3s %-12s %-18s %6u %7u\n", g->list.op[i], layer, pick ? "picks" : plan_kind_name(op->kind),
+                gpu_kernel_name(k->kernel), k->n_groups, k->shm_bytes);
+    }
+}

@@ -1,0 +1,38 @@
+/* Shared memory of a launch. The formulas stand in gpu/layout.h, beside the layouts they come from. */
+#include "device/dev_gpu.h"
+
+#include "gpu/layout.h"
+
+u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
+{
+    const struct experts_out_args *out = &args->experts_out_;
+    switch (kernel) {
+    case GK_product_1:
+        return GPU_SHM_PRODUCT(8u, args->product_.n_in);
+    case GK_product_2:
+        return GPU_SHM_PRODUCT(16u, args->product_.n_in);
+    case GK_product_4:
+        return GPU_SHM_PRODUCT(32u, args->product_.n_in);
+    case GK_product_many:
+    case GK_experts_in_many:
+    case GK_experts_out_many:
+        return GPU_SHM_MANY;
+    case GK_experts_in_1:
+        return GPU_SHM_EXPERTS_IN(8u, args->experts_in_.n_in);
+    case GK_experts_in_2:
+        return GPU_SHM_EXPERTS_IN(16u, args->experts_in_.n_in);
+    case GK_experts_out_1:
+        return out->fused ? GPU_SHM_EXPERTS_FUSED(out->fused * out->n_used, out->n_in) : GPU_SHM_EXPERTS_OUT(8u, out->n_in);
+    case GK_experts_out_2:
+        return GPU_SHM_EXPERTS_OUT(16u, out->n_in);
+    case GK_group:
+    case GK_route_group:
+        return GPU_SHM_ROUTE(args->route_.n_experts);
+    case GK_pick:
+        return GPU_SHM_PICK;
+    case GK_pick_join:
+        return GPU_SHM_PICK_JOIN;
+    default:
+        return GPU_SHM_NONE;
+    }
+}
