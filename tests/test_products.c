@@ -1,6 +1,6 @@
 /* Products and packed weights: the scalar reference against the rules written out once more from the file's layout, one output
  * at a time, and every other instruction set against scalar. Always memcmp. The seed is fixed and printed on failure. */
-#include "check_kernel.h"
+#include "file_blocks.h"
 
 #include "kernel/pack.h"
 
@@ -8,45 +8,6 @@ enum { MAX_IN = 3072, MAX_OUT = 80, MAX_M = 33 };
 
 static const enum dtype QUANT[] = {DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K};
 static const enum dtype FLOATS[] = {DT_F32, DT_F16, DT_BF16};
-
-/* ---- random file data ---- */
-
-static u16 random_scale(void)
-{
-    switch (check_below(8)) {
-    case 0:
-        return (u16)check_below(0x400); /* denormal halves: usual in K types */
-    case 1:
-        return (u16)(check_u32() & 0xFBFF & ~0x7C00u); /* signed denormals */
-    case 2:
-        return 0x7BFF;
-    case 3:
-        return 0;
-    default:
-        return (u16)(ex_to_half(check_plain() * 0.1f));
-    }
-}
-
-static void random_blocks(enum dtype type, u8 *p, u64 bytes)
-{
-    const struct dtype_info *t = dtype_info(type);
-    for (u64 i = 0; i < bytes; i++)
-        p[i] = (u8)check_u32();
-    for (u64 b = 0; b < bytes; b += t->block_bytes) {
-        if (type == DT_F32) {
-            float x = check_float();
-            memcpy(p + b, &x, 4);
-        } else if (type == DT_F16) {
-            put16(p + b, (u16)ex_to_half(check_float()));
-        } else if (type == DT_BF16) {
-            put16(p + b, (u16)(EX_BITS(check_float()) >> 16));
-        } else {
-            put16(p + b + (type == DT_Q6_K ? 208 : 0), random_scale());
-            if (type == DT_Q4_1 || type == DT_Q5_1 || type == DT_Q4_K || type == DT_Q5_K)
-                put16(p + b + 2, random_scale());
-        }
-    }
-}
 
 /* ---- the rules once more: one element of the file's layout at a time ---- */
 
