@@ -1,9 +1,595 @@
-/* Not written yet. */
+/* Attention of single rows over their past (rule 7): a chunk of 256 positions of a few query heads that share a key/value head is one
+ * group's work; k_join joins a row's chunks. What decides here is latency at few rows and the arena's bandwidth at many.
+ *
+ * Scores: lane = position. A thread holds `heads` x `panels` chains (1 x 1, 2 x 1, 2 x 2, 2 x 4 for 1, 2, 4, 8 heads in an item), so that a
+ * word of q out of shared memory serves up to four positions; SIMD group s has heads pair s / m and panels s % m, s % m + m, ... (m SIMD
+ * groups a pair). All of a thread's loads of 128 dimensions are in flight together, in two register files that take turns.
+ * Weights: each thread its own scores, after one exchange of the panels' maxima.
+ * Values: 32 KB at a time go through registers to shared memory, the first before the scores are done; four SIMD groups then hold
+ * dims x heads chains a thread (1 x 1, 1 x 2, 2 x 2, 4 x 2), and walk positions in order; the other four add up l meanwhile.
+ *
+ *   shared memory: [values: 1 (q8_0) or 2 (f16) x 32 KB] [q: floats, or words and scales] [w: (head, 260) floats]
+ *                  [q8_0: w * dv: (head, 4 blocks, 260)] [maxima: (head, 8 panels)] [l, m: (head, 2)]
+ *
+ * Where there are too few items for all groups, an item's dimensions are shared out over 2 or 4 groups, each of which finds the scores
+ * for itself. */
+
+enum {
+    ATT_BANK = 260,         /* floats from one row of weights to the next: four rows at one position lie in different banks */
+    ATT_STAGE = 32768,      /* bytes of values in a stage */
+    ATT_FETCH = 8,          /* 16-byte words of a stage that a thread fetches: ATT_STAGE / 16 / 256 */
+    ATT_VALUE_THREADS = 128 /* that hold chains over values */
+};
+
+struct attend_item {
+    u32 row, head;          /* of the table; the first query head */
+    u32 item, n_pos;        /* n_pos: positions of the chunk that the row sees, 1..256 */
+    u32 whole;              /* the row has no other chunk */
+    DEV const u8 *k, *v;    /* at the chunk */
+};
+
+struct attend_shm {
+    SHM u32 *stage;         /* values */
+    SHM u32 *q;             /* f16: (head, d_pad) floats; q8_0: (head, d_head / 4) words */
+    SHM float *q_scale;     /* q8_0: (head, d_head / 32) */
+    SHM float *w;           /* (head, ATT_BANK) */
+    SHM float *wd;          /* q8_0: (head, 4, ATT_BANK); else w */
+    SHM u32 *top;           /* (head, 8) */
+    SHM float *ml;          /* (head, 2) */
+};
+
+KFN void attend_lay(SHM u32 *shm, u32 n, u32 d_head, u32 q8, THR struct attend_shm *s)
+{
+    u32 d_pad = (d_head + 7u) & ~7u;
+    s->stage = shm;
+    s->q = shm + (q8 ? 1 : 2) * ATT_STAGE / 4;
+    s->q_scale = (SHM float *)(s->q + n * d_head / 4);
+    s->w = (SHM float *)(s->q + n * d_pad);
+    s->wd = q8 ? s->w + n * ATT_BANK : s->w;
+    s->top = (SHM u32 *)(s->w + n * ATT_BANK * (q8 ? 5 : 1));
+    s->ml = (SHM float *)(s->top + n * 8);
+}
+
+/* ---- order of floats as unsigned numbers ---- */
+
+KFN u32 attend_key(float x)
+{
+    u32 u = EX_BITS(x);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+KFN float attend_unkey(u32 u)
+{
+    return EX_FLOAT(u & 0x80000000u ? u & 0x7FFFFFFFu : ~u);
+}
+
+/* ---- queries ---- */
+
+KFN void attend_put_q(struct at at, CON const struct attend_args *a, DEV const float *q, const u32 n, THR const struct attend_shm *s)
+{
+    u32 d_pad = (a->d_head + 7u) & ~7u, h = at.simd % n;
+    for (u32 d = at.lane + at.simd / n * 32; d < d_pad; d += 256 / n)
+        s->q[h * d_pad + d] = d < a->d_head ? EX_BITS(q[h * a->d_head + d]) : 0;
+}
+
+/* By rule 1; heads lie one behind the other and are whole blocks. */
+KFN void attend_put_q8(struct at at, CON const struct attend_args *a, DEV const float *q, const u32 n, THR const struct attend_shm *s)
+{
+    u32 n_q = n * a->d_head;
+    for (u32 i0 = 128 * at.simd; i0 < n_q; i0 += 128 * GPU_SIMDS) {
+        u32 i = i0 + 4 * at.lane;
+        float v[4], d;
+        i32 sum;
+        w4 x = {0, 0, 0, 0};
+        if (i < n_q)
+            x = load16(q + i);
+        v[0] = EX_FLOAT(x.x), v[1] = EX_FLOAT(x.y), v[2] = EX_FLOAT(x.z), v[3] = EX_FLOAT(x.w);
+        u32 word = act_quantise_8(at, v, &d, &sum);
+        if (i < n_q) {
+            s->q[i / 4] = word;
+            if (i % 32 == 0)
+                s->q_scale[i / 32] = d;
+        }
+    }
+}
+
+/* ---- scores ---- */
+
+/* Keys of 8 dimensions (q8_0: of half a block) of a thread's panels: words c..c + deep of each panel's n_words. */
+KFN void attend_fetch_k(struct at at, THR w4 *k, DEV const u8 *panels, u32 panel_bytes, u32 c, u32 n_words, u32 first, u32 m, u32 n_panels,
+                        const u32 deep, const u32 panels_each, const u32 q8)
+{
+    UNROLL
+    for (u32 i = 0; i < deep; i++) {
+        UNROLL
+        for (u32 p = 0; p < panels_each; p++) {
+            u32 panel = first + p * m;
+            w4 v = {0, 0, 0, 0};
+            if (c + i < n_words && panel < n_panels)
+                v = load16(panels + panel * panel_bytes + (q8 ? (c + i) / 2 * 1088 + 64 + (c + i) % 2 * 512 : (c + i) * 512) + at.lane * 16);
+            k[i * panels_each + p] = v;
+        }
+    }
+}
+
+/* 8 dimensions: one step of each chain after another, in order of dimensions. */
+KFN void attend_score_8(THR float *acc, THR const w4 *k, SHM const u32 *q, u32 q_stride, const u32 heads, const u32 panels_each)
+{
+    float x[4][8];
+    UNROLL
+    for (u32 p = 0; p < panels_each; p++) {
+        u32 w[4] = {k[p].x, k[p].y, k[p].z, k[p].w};
+        UNROLL
+        for (u32 i = 0; i < 8; i++)
+            x[p][i] = half_value(w[i / 2] >> 16 * (i % 2) & 0xFFFFu);
+    }
+    UNROLL
+    for (u32 h = 0; h < heads; h++) {
+        w4 a = *(SHM const w4 *)(q + h * q_stride), b = *(SHM const w4 *)(q + h * q_stride + 4);
+        u32 w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        UNROLL
+        for (u32 i = 0; i < 8; i++) {
+            UNROLL
+            for (u32 p = 0; p < panels_each; p++)
+                acc[h * panels_each + p] = EX_FMA(EX_FLOAT(w[i]), x[p][i], acc[h * panels_each + p]);
+        }
+    }
+}
+
+/* Half a block of 32: the integers; with the second half the fma of rule 3. kd: scales of the block. */
+KFN void attend_score_q8(THR float *acc, THR i32 *dot, THR const w4 *k, THR const float *kd, SHM const u32 *q, u32 q_stride,
+                         SHM const float *q_scale, u32 scale_stride, u32 second, const u32 heads, const u32 panels_each)
+{
+    UNROLL
+    for (u32 h = 0; h < heads; h++) {
+        w4 a = *(SHM const w4 *)(q + h * q_stride);
+        float d = q_scale[h * scale_stride];
+        UNROLL
+        for (u32 p = 0; p < panels_each; p++) {
+            i32 t = second ? dot[h * panels_each + p] : 0;
+            t = dot4(k[p].x, a.x, t);
+            t = dot4(k[p].y, a.y, t);
+            t = dot4(k[p].z, a.z, t);
+            t = dot4(k[p].w, a.w, t);
+            dot[h * panels_each + p] = t;
+            if (second)
+                acc[h * panels_each + p] = EX_FMA((float)t, kd[p] * d, acc[h * panels_each + p]);
+        }
+    }
+}
+
+struct attend_place { /* a SIMD group's part of the scores */
+    u32 head, first, m;     /* first head, of the item's; first panel, step from panel to panel */
+};
+
+KFN void attend_scores(struct at at, CON const struct attend_args *a, THR const struct attend_item *it, THR const struct attend_place *at_s,
+                       THR const w4 *k0, THR float *acc, THR const struct attend_shm *s, const u32 n, const u32 q8)
+{
+    const u32 heads = n < 2 ? 1 : 2, each = n / heads, deep = ATT_FETCH / each;
+    u32 d_pad = (a->d_head + 7u) & ~7u, n_words = q8 ? a->d_head / 16 : d_pad / 8, n_panels = (it->n_pos + 31) / 32;
+    u32 panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), q_stride = q8 ? a->d_head / 4 : d_pad, blocks = a->d_head / 32;
+    SHM const u32 *q = s->q + at_s->head * q_stride;
+    SHM const float *qd = s->q_scale + at_s->head * blocks;
+    w4 ka[ATT_FETCH], kb[ATT_FETCH];
+    i32 dot[8];
+    float kd[4];
+    UNROLL
+    for (u32 i = 0; i < ATT_FETCH; i++)
+        ka[i] = k0[i];
+    UNROLL
+    for (u32 i = 0; i < heads * each; i++)
+        acc[i] = 0.0f, dot[i] = 0;
+    for (u32 c = 0; c < n_words; c += 2 * deep) {
+        UNROLL
+        for (u32 turn = 0; turn < 2; turn++) {
+            u32 from = c + turn * deep;
+            attend_fetch_k(at, turn ? ka : kb, it->k, panel_bytes, from + deep, n_words, at_s->first, at_s->m, n_panels, deep, each, q8);
+            UNROLL
+            for (u32 i = 0; i < deep; i++) {
+                THR const w4 *k = (turn ? kb : ka) + i * each;
+                u32 w = from + i;
+                if (w >= n_words)
+                    continue;
+                if (!q8) {
+                    attend_score_8(acc, k, q + 8 * w, q_stride, heads, each);
+                    continue;
+                }
+                if (i % 2 == 0) {
+                    UNROLL
+                    for (u32 p = 0; p < each; p++) {
+                        u32 panel = at_s->first + p * at_s->m;
+                        kd[p] = panel < n_panels ? half_value(*(DEV const u16 *)(it->k + panel * panel_bytes + w / 2 * 1088 + 2 * at.lane)) : 0.0f;
+                    }
+                }
+                attend_score_q8(acc, dot, k, kd, q + 4 * w, q_stride, qd + w / 2, blocks, i % 2, heads, each);
+            }
+        }
+    }
+    UNROLL
+    for (u32 i = 0; i < heads * each; i++)
+        acc[i] = (0.0f + acc[i]) * a->scale; /* 0 +: the segment joins its total */
+}
+
+/* ---- weights ---- */
+
+/* A thread's scores become weights in shared memory; 0 where the row does not see. */
+KFN void attend_weights(struct at at, THR const struct attend_item *it, THR const struct attend_place *at_s, THR const float *acc,
+                        THR const struct attend_shm *s, const u32 n)
+{
+    const u32 heads = n < 2 ? 1 : 2, each = n / heads;
+    UNROLL
+    for (u32 i = 0; i < heads * each; i++) {
+        u32 h = at_s->head + i / each, panel = at_s->first + i % each * at_s->m;
+        u32 key = simd_max_u32(at, panel * 32 + at.lane < it->n_pos ? attend_key(acc[i]) : 0);
+        if (at.lane == 0)
+            s->top[h * 8 + panel] = key;
+    }
+    BARRIER(at);
+    UNROLL
+    for (u32 h = 0; h < heads; h++) {
+        SHM const u32 *t = s->top + (at_s->head + h) * 8;
+        u32 top = t[0];
+        UNROLL
+        for (u32 p = 1; p < 8; p++)
+            top = t[p] > top ? t[p] : top;
+        float m = attend_unkey(top);
+        if (at_s->first == 0 && at.lane == 0)
+            s->ml[2 * (at_s->head + h)] = m;
+        UNROLL
+        for (u32 p = 0; p < each; p++) {
+            u32 j = (at_s->first + p * at_s->m) * 32 + at.lane;
+            s->w[(at_s->head + h) * ATT_BANK + j] = j < it->n_pos ? ex_flush(ex_exp(acc[h * each + p] - m)) : 0.0f;
+        }
+    }
+    BARRIER(at);
+}
+
+/* l of one head: weight j joins sum j % 32. Weights not seen are +0 and change nothing. */
+KFN void attend_sum(struct at at, THR const struct attend_shm *s, u32 h)
+{
+    float l = 0.0f;
+    UNROLL
+    for (u32 p = 0; p < 8; p++)
+        l = l + s->w[h * ATT_BANK + 32 * p + at.lane];
+    l = simd_tree(at, l);
+    if (at.lane == 0)
+        s->ml[2 * h + 1] = l;
+}
+
+/* ---- values ---- */
+
+struct attend_slice { /* dimensions that a group works on at a time */
+    u32 d0, log2;           /* first one; width 32, 64 or 128 */
+    u32 pos, n_pos;         /* positions of a stage; of the chunk */
+};
+
+/* Values of a stage, from position p0 of the chunk on; zeros where the row does not see and past d_head. */
+KFN void attend_fetch_v(struct at at, THR w4 *x, CON const struct attend_args *a, DEV const u8 *v, THR const struct attend_slice *c, u32 p0,
+                        const u32 q8)
+{
+    u32 log2 = c->log2 - (q8 ? 4 : 3), row = q8 ? a->d_head : ((a->d_head + 7u) & ~7u) * 2;
+    u32 panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), skip = q8 ? a->d_head / 32 * 64 : 0, d0 = q8 ? c->d0 : 2 * c->d0;
+    UNROLL
+    for (u32 i = 0; i < ATT_FETCH; i++) {
+        u32 e = at.thread + GPU_THREADS * i, j = p0 + (e >> log2), at_row = d0 + (e & ((1u << log2) - 1)) * 16;
+        w4 w = {0, 0, 0, 0};
+        if (j < c->n_pos && at_row < row)
+            w = load16(v + (u64)(j / GPU_KV_PANEL) * panel_bytes + skip + j % GPU_KV_PANEL * row + at_row);
+        x[i] = w;
+    }
+}
+
+KFN void attend_put_v(struct at at, THR const w4 *x, SHM u32 *stage)
+{
+    UNROLL
+    for (u32 i = 0; i < ATT_FETCH; i++)
+        *(SHM w4 *)(stage + 4 * (at.thread + GPU_THREADS * i)) = x[i];
+}
+
+/* w * dv of the slice's blocks. Thread = position. */
+KFN void attend_scale_w(struct at at, CON const struct attend_args *a, DEV const u8 *v, THR const struct attend_slice *c,
+                        THR const struct attend_shm *s, const u32 n)
+{
+    u32 blocks = a->d_head / 32, j = at.thread;
+    UNROLL
+    for (u32 b = 0; b < 4; b++) {
+        u32 block = c->d0 / 32 + b;
+        float d = 0.0f;
+        if (j < c->n_pos && block < blocks)
+            d = half_value(*(DEV const u16 *)(v + (u64)(j / GPU_KV_PANEL) * blocks * 1088 + 2 * (j % GPU_KV_PANEL * blocks + block)));
+        UNROLL
+        for (u32 h = 0; h < n; h++)
+            s->wd[(h * 4 + b) * ATT_BANK + j] = s->w[h * ATT_BANK + j] * d;
+    }
+}
+
+enum { ATT_RUN = 8 /* positions whose values and weights are in registers at once */ };
+
+/* One thread's values and weights of 8 positions. */
+struct attend_run {
+    u32 v[ATT_RUN][2];      /* up to 4 halves, or bytes */
+    w4 w[2][ATT_RUN / 4];
+};
+
+KFN void attend_read_run(THR struct attend_run *r, SHM const u8 *v, u32 row_bytes, SHM const float *w, u32 w_stride, const u32 dims,
+                         const u32 heads, const u32 q8)
+{
+    const u32 bytes = dims * (q8 ? 1 : 2);
+    UNROLL
+    for (u32 j = 0; j < ATT_RUN; j++) {
+        SHM const u8 *p = v + j * row_bytes;
+        if (bytes == 8) {
+            w2 t = *(SHM const w2 *)p;
+            r->v[j][0] = t.x;
+            r->v[j][1] = t.y;
+        } else {
+            r->v[j][0] = bytes == 4 ? *(SHM const u32 *)p : bytes == 2 ? *(SHM const u16 *)p : *p;
+            r->v[j][1] = 0;
+        }
+    }
+    UNROLL
+    for (u32 h = 0; h < heads; h++) {
+        UNROLL
+        for (u32 j = 0; j < ATT_RUN / 4; j++)
+            r->w[h][j] = *(SHM const w4 *)(w + h * w_stride + 4 * j);
+    }
+}
+
+KFN void attend_add_run(THR float *o, THR const struct attend_run *r, const u32 dims, const u32 heads, const u32 q8)
+{
+    UNROLL
+    for (u32 j = 0; j < ATT_RUN; j++) {
+        UNROLL
+        for (u32 d = 0; d < dims; d++) {
+            u32 u = q8 ? r->v[j][0] >> 8 * d & 255u : r->v[j][d / 2] >> 16 * (d % 2) & 0xFFFFu;
+            float x = q8 ? EX_FLOAT(0x4B000000u | (u ^ 128u)) - 8388736.0f : half_value(u); /* 2^23 + 128 + integer */
+            UNROLL
+            for (u32 h = 0; h < heads; h++) {
+                w4 t = r->w[h][j / 4];
+                u32 w = j % 4 == 0 ? t.x : j % 4 == 1 ? t.y : j % 4 == 2 ? t.z : t.w;
+                o[h * dims + d] = EX_FMA(EX_FLOAT(w), x, o[h * dims + d]);
+            }
+        }
+    }
+}
+
+/* Positions [0, n) of a stage; n may be rounded up to a multiple of 16: what lies there is 0. */
+KFN void attend_add(THR float *o, SHM const u8 *v, u32 row_bytes, SHM const float *w, u32 w_stride, u32 n, const u32 dims, const u32 heads,
+                    const u32 q8)
+{
+    struct attend_run ra, rb;
+    attend_read_run(&ra, v, row_bytes, w, w_stride, dims, heads, q8);
+    NO_UNROLL
+    for (u32 j = 0; j < n; j += 2 * ATT_RUN) {
+        attend_read_run(&rb, v + (j + ATT_RUN) * row_bytes, row_bytes, w + j + ATT_RUN, w_stride, dims, heads, q8);
+        attend_add_run(o, &ra, dims, heads, q8);
+        if (j + 2 * ATT_RUN < n)
+            attend_read_run(&ra, v + (j + 2 * ATT_RUN) * row_bytes, row_bytes, w + j + 2 * ATT_RUN, w_stride, dims, heads, q8);
+        attend_add_run(o, &rb, dims, heads, q8);
+    }
+}
+
+/* o of a slice; x: the first stage, fetched, and put down already when `put`. Ends after a barrier. */
+KFN void attend_values(struct at at, CON const struct attend_args *a, THR const struct attend_item *it, THR const struct attend_slice *c,
+                       THR w4 *x, u32 put, THR float *o, THR const struct attend_shm *s, const u32 n, const u32 q8)
+{
+    const u32 dims = n < 4 ? 1 : n < 8 ? 2 : 4, heads = n < 2 ? 1 : 2, across = ATT_VALUE_THREADS / dims, stage_words = ATT_STAGE / 4;
+    u32 d = at.thread % across * dims, h = at.thread / across * heads, row_bytes = (q8 ? 1u : 2u) << c->log2;
+    SHM const float *w = s->wd + (q8 ? h * 4 + d / 32 : h) * ATT_BANK;
+    UNROLL
+    for (u32 i = 0; i < dims * heads; i++)
+        o[i] = 0.0f;
+    for (u32 p0 = 0, turn = 0; p0 < it->n_pos; p0 += c->pos, turn = q8 ? 0 : turn ^ 1) {
+        SHM u32 *stage = s->stage + turn * stage_words;
+        u32 left = it->n_pos - p0;
+        if (p0 || !put) {
+            attend_put_v(at, x, stage);
+            if (p0 + c->pos < it->n_pos)
+                attend_fetch_v(at, x, a, it->v, c, p0 + c->pos, q8);
+        }
+        BARRIER(at);
+        if (at.thread < ATT_VALUE_THREADS) {
+            if (d >> c->log2 == 0)
+                attend_add(o, (SHM const u8 *)stage + d * (q8 ? 1 : 2), row_bytes, w + p0, q8 ? 4 * ATT_BANK : ATT_BANK,
+                           least_u32(left, c->pos), dims, heads, q8);
+        } else if (p0 == 0) {
+            for (u32 i = at.simd - 4; i < n; i += 4)
+                attend_sum(at, s, i);
+        }
+    }
+    BARRIER(at);
+}
+
+/* Into the parts, or finished. */
+KFN void attend_put(struct at at, CON const struct attend_args *a, struct bufs b, THR const struct attend_item *it,
+                    THR const struct attend_slice *c, THR const float *o, THR const struct attend_shm *s, const u32 n)
+{
+    const u32 dims = n < 4 ? 1 : n < 8 ? 2 : 4, heads = n < 2 ? 1 : 2, across = ATT_VALUE_THREADS / dims;
+    u32 d = at.thread % across * dims, h0 = at.thread / across * heads;
+    DEV float *part = (DEV float *)b.p[3] + ((u64)it->item * a->n_heads + it->head) * (a->d_head + 2);
+    DEV float *att = (DEV float *)b.p[4] + (u64)it->row * a->att_stride + it->head * a->d_head;
+    if (at.thread >= ATT_VALUE_THREADS || d >> c->log2 != 0)
+        return;
+    UNROLL
+    for (u32 h = 0; h < heads; h++) {
+        float l = s->ml[2 * (h0 + h) + 1];
+        UNROLL
+        for (u32 i = 0; i < dims; i++) {
+            u32 at_d = c->d0 + d + i;
+            if (at_d >= a->d_head)
+                continue;
+            if (it->whole)
+                att[(h0 + h) * a->d_head + at_d] = ex_flush(div_rn(o[h * dims + i], l));
+            else
+                part[(h0 + h) * (a->d_head + 2) + at_d] = o[h * dims + i];
+        }
+        if (!it->whole && c->d0 == 0 && d == 0) {
+            part[(h0 + h) * (a->d_head + 2) + a->d_head] = s->ml[2 * (h0 + h)];
+            part[(h0 + h) * (a->d_head + 2) + a->d_head + 1] = l;
+        }
+    }
+}
+
+/* ---- the kernel, for each number of heads in an item ---- */
+
+KFN void attend_find(CON const struct attend_args *a, struct bufs b, u32 item, u32 heads_at, const u32 n, const u32 q8, THR struct attend_item *it)
+{
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
+    u32 word = in[a->items_at + item], rest, share = split_u32(a->n_heads, a->n_kv, &rest), chunk = word >> 16;
+    it->row = word & 0xFFFFu;
+    it->item = item;
+    it->head = heads_at * n;
+    w4 row = load16(in + a->rows_at + 4 * it->row);
+    u32 kv = split_u32(it->head, share, &rest), seen = row.z + 1 - chunk * GPU_CHUNK;
+    u64 at = (u64)chunk * (GPU_CHUNK / GPU_KV_PANEL) * GPU_KV_PANEL_BYTES(a->d_head, q8);
+    it->n_pos = least_u32(seen, GPU_CHUNK);
+    it->whole = row.z < GPU_CHUNK;
+    it->k = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, kv) + at;
+    it->v = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, a->n_kv + kv) + at;
+}
+
+KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm, u32 n_items, const u32 n, const u32 q8)
+{
+    const u32 heads = n < 2 ? 1 : 2, each = n / heads;
+    u32 rest, pieces = split_u32(a->n_heads, n, &rest), units = n_items * pieces, widest = a->d_head <= 64 ? 6 : 7;
+    u32 parts = 2 * units > at.n_groups ? 0 : 4 * units > at.n_groups ? 1 : 2; /* log2 of the groups that share an item's dimensions */
+    parts = parts > widest - 5 ? widest - 5 : parts;
+    u32 m = GPU_SIMDS * heads / n, panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), d_pad = (a->d_head + 7u) & ~7u;
+    struct attend_shm s;
+    struct attend_place place = {at.simd / m * heads, at.simd % m, m};
+    attend_lay(shm, n, a->d_head, q8, &s);
+    for (u32 u = at.group; u < units << parts; u += at.n_groups) {
+        struct attend_item it;
+        struct attend_slice c = {(u & ((1u << parts) - 1)) << (widest - parts), widest - parts, 0, 0};
+        w4 k[ATT_FETCH], x[ATT_FETCH];
+        float acc[8], o[8];
+        u32 piece, item = split_u32(u >> parts, pieces, &piece), n_panels;
+        attend_find(a, b, item, piece, n, q8, &it);
+        n_panels = (it.n_pos + 31) / 32;
+        c.pos = ATT_STAGE >> (c.log2 + (q8 ? 0 : 1));
+        c.n_pos = it.n_pos;
+        DEV const float *q = (DEV const float *)b.p[1] + (u64)it.row * a->q_stride + it.head * a->d_head;
+        attend_fetch_k(at, k, it.k, panel_bytes, 0, q8 ? a->d_head / 16 : d_pad / 8, place.first, m, n_panels, ATT_FETCH / each, each, q8);
+        attend_fetch_v(at, x, a, it.v, &c, 0, q8);
+        if (q8)
+            attend_put_q8(at, a, q, n, &s);
+        else
+            attend_put_q(at, a, q, n, &s);
+        BARRIER(at);
+        attend_scores(at, a, &it, &place, k, acc, &s, n, q8);
+        attend_put_v(at, x, s.stage);
+        if (c.pos < it.n_pos)
+            attend_fetch_v(at, x, a, it.v, &c, c.pos, q8);
+        attend_weights(at, &it, &place, acc, &s, n);
+        for (u32 put = 1; c.d0 < a->d_head; c.d0 += 1u << widest, put = 0) {
+            if (!put)
+                attend_fetch_v(at, x, a, it.v, &c, 0, q8);
+            if (q8)
+                attend_scale_w(at, a, it.v, &c, &s, n);
+            attend_values(at, a, &it, &c, x, put, o, &s, n, q8);
+            attend_put(at, a, b, &it, &c, o, &s, n);
+        }
+    }
+}
+
 KFN void k_attend(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm)
 {
-    (void)at, (void)a, (void)b, (void)shm;
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
+    u32 n_items = in[IN_ITEMS + a->which], n = in[IN_HEADS + a->which];
+    if (a->kv_q8) {
+        if (n == 1)
+            attend_items(at, a, b, shm, n_items, 1, 1);
+        else if (n == 2)
+            attend_items(at, a, b, shm, n_items, 2, 1);
+        else if (n == 4)
+            attend_items(at, a, b, shm, n_items, 4, 1);
+        else
+            attend_items(at, a, b, shm, n_items, 8, 1);
+        return;
+    }
+    if (n == 1)
+        attend_items(at, a, b, shm, n_items, 1, 0);
+    else if (n == 2)
+        attend_items(at, a, b, shm, n_items, 2, 0);
+    else if (n == 4)
+        attend_items(at, a, b, shm, n_items, 4, 0);
+    else
+        attend_items(at, a, b, shm, n_items, 8, 0);
 }
+
+/* ---- chunks joined ----
+ * A SIMD group has 32 dimensions of a (row, head). The factors of 32 chunks are found side by side, lane = chunk (the running maximum is
+ * exact in any order); then one fma a chunk and dimension, left to right, with 8 chunks' values in flight. */
+
+KFN void join_fetch(THR float *x, DEV const float *part, u64 step, u32 c, u32 n, u32 some)
+{
+    UNROLL
+    for (u32 i = 0; i < 8; i++)
+        x[i] = some && c + i < n ? part[(c + i) * step] : 0.0f;
+}
+
+KFN void join_add(struct at at, THR float *o, THR float *l, THR const float *x, float a, float b, float lb, u32 c, u32 n)
+{
+    UNROLL
+    for (u32 i = 0; i < 8; i++) {
+        u32 lane = (c + i) % 32;
+        float fa = EX_FLOAT(shuffle_from(at, EX_BITS(a), lane)), fb = EX_FLOAT(shuffle_from(at, EX_BITS(b), lane));
+        float fl = EX_FLOAT(shuffle_from(at, EX_BITS(lb), lane));
+        if (c + i == 0) { /* the first is taken as it is: its lb is l */
+            *o = x[0];
+            *l = fl;
+        } else if (c + i < n) {
+            *o = EX_FMA(*o, fa, x[i] * fb);
+            *l = EX_FMA(*l, fa, fl);
+        }
+    }
+}
+
+/* part: the head's part of the row's first item, step floats from item to item. */
+KFN void join_head(struct at at, DEV const float *part, u64 step, u32 n, u32 d_head, u32 d, DEV float *att)
+{
+    float o = 0.0f, l = 0.0f, before = 0.0f, a = 0.0f, b = 0.0f, lb = 0.0f, x[8], y[8];
+    join_fetch(x, part + d, step, 0, n, d < d_head);
+    for (u32 c = 0; c < n; c += 8) {
+        join_fetch(y, part + d, step, c + 8, n, d < d_head);
+        if (c % 32 == 0) {
+            u32 mine = least_u32(c + at.lane, n - 1);
+            float m = part[mine * step + d_head], l1 = part[mine * step + d_head + 1], top = m;
+            UNROLL
+            for (u32 k = 1; k < 32; k *= 2) {
+                float left = EX_FLOAT(shuffle_from(at, EX_BITS(top), at.lane - (at.lane < k ? 0 : k)));
+                top = left > top ? left : top;
+            }
+            top = c && before > top ? before : top;
+            float left = EX_FLOAT(shuffle_from(at, EX_BITS(top), at.lane ? at.lane - 1 : 0));
+            left = at.lane ? left : c ? before : top;
+            a = ex_exp(left - top);
+            b = ex_exp(m - top);
+            lb = c + at.lane ? l1 * b : l1;
+            before = EX_FLOAT(shuffle_from(at, EX_BITS(top), 31));
+        }
+        join_add(at, &o, &l, x, a, b, lb, c, n);
+        UNROLL
+        for (u32 i = 0; i < 8; i++)
+            x[i] = y[i];
+    }
+    if (d < d_head)
+        att[d] = ex_flush(div_rn(o, l));
+}
+
 KFN void k_join(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm)
 {
-    (void)at, (void)a, (void)b, (void)shm;
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
+    u32 n_rows = in[IN_ROWS + a->which], pieces = (a->d_head + 31) / 32;
+    struct walk w;
+    (void)shm;
+    for (walk_start(at, a->n_heads * pieces, &w); w.row < n_rows; walk_on(&w)) {
+        w4 row = load16(in + a->rows_at + 4 * w.row);
+        if (row.z < GPU_CHUNK || row.w == 0xFFFFFFFFu)
+            continue;
+        u32 piece, h = split_u32(w.piece, pieces, &piece);
+        DEV const float *part = (DEV const float *)b.p[3] + ((u64)row.w * a->n_heads + h) * (a->d_head + 2);
+        join_head(at, part, (u64)a->n_heads * (a->d_head + 2), row.z / GPU_CHUNK + 1, a->d_head, piece * 32 + at.lane,
+                  (DEV float *)b.p[4] + (u64)w.row * a->att_stride + h * a->d_head);
+    }
 }

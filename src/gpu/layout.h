@@ -89,4 +89,11 @@ enum {
 #define GPU_SHM_EXPERTS_FUSED(n_pairs, n_in) (GPU_SHM_STAGE(n_pairs, n_in) + 2u * (n_pairs) * (GPU_PAD(n_in) / 256u) * 64u)
 #define GPU_SHM_MANY (4u * (2u * 32u * 96u + 32u)) /* MANY_COLS columns of one tile, twice, and their rows */
 
+#define GPU_SHM_STORE 8192u                            /* k_store.h */
+/* k_attend.h: n query heads in an item (the most: GPU_SHM_ATTEND(8, d_head)). */
+#define GPU_SHM_ATTEND_F16(n, d_head) (65536u + (n) * ((((d_head) + 7u) & ~7u) * 4u + 1040u + 40u))
+#define GPU_SHM_ATTEND_Q8(n, d_head) (32768u + (n) * ((d_head) * 4u + 5200u + 40u))
+#define GPU_SHM_ATTEND(n, d_head)                                                                                \
+    (GPU_SHM_ATTEND_F16(n, d_head) > GPU_SHM_ATTEND_Q8(n, d_head) ? GPU_SHM_ATTEND_F16(n, d_head) : GPU_SHM_ATTEND_Q8(n, d_head))
+
 #endif

@@ -1,0 +1,388 @@
+/* store, attend, join and prompt on the emulator against the CPU's reference by memcmp: its kernels over its own layout of keys and
+ * values, the same positions put into both arenas. */
+#include "check_kernel.h"
+
+#include "gpu/emu.h"
+#include "gpu/layout.h"
+
+enum { SLOTS = 3, CTX = 640, MAX_D = 256, MAX_KV = 2, MAX_HEADS = 32, MAX_ROWS = 16, POISON = 0xA5 };
+
+struct shape {
+    u32 d_head, n_kv, share, q8;
+};
+
+struct row_at {
+    u32 slot, pos;
+};
+
+static struct emu *emu;
+
+static void emulate(enum gpu_kernel kernel, const union gpu_args *args, const struct bufs *b, u32 n_groups, u32 shm_bytes, u64 seed)
+{
+    struct err err = {.text = ""};
+    struct emu_opts o = {.n_threads = 2, .seed = seed, .poison = true};
+    if (!emu)
+        emu = emu_open(&o);
+    assert_non_null(emu);
+    emu_set(emu, &o);
+    if (emu_launch(emu, kernel, args, b, n_groups, shm_bytes, &err))
+        fail_msg("%s", err.text);
+}
+
+/* ---- both arenas: one layer ---- */
+
+struct arena {
+    struct shape s;
+    u64 head_bytes, cpu_k, cpu_v; /* bytes of a head */
+    u8 *gpu, *cpu;          /* (slot, n_kv) keys then (slot, n_kv) values, of the CPU */
+};
+
+static u64 gpu_bytes(const struct arena *a)
+{
+    return SLOTS * 2 * a->s.n_kv * a->head_bytes;
+}
+
+static void open_arena(struct arena *a, const struct shape *s)
+{
+    u32 d = s->d_head, blocks = d / 32;
+    a->s = *s;
+    a->head_bytes = (u64)CTX / 32 * GPU_KV_PANEL_BYTES(d, s->q8);
+    a->cpu_k = a->cpu_v = s->q8 ? (u64)CTX * blocks * 34 : (u64)CTX * d * 2;
+    a->gpu = malloc(gpu_bytes(a));
+    a->cpu = malloc(SLOTS * 2 * s->n_kv * a->cpu_k);
+    assert_true(a->gpu && a->cpu);
+    memset(a->gpu, POISON, gpu_bytes(a));
+    memset(a->cpu, POISON, SLOTS * 2 * s->n_kv * a->cpu_k);
+}
+
+static void close_arena(struct arena *a)
+{
+    free(a->gpu);
+    free(a->cpu);
+}
+
+static u8 *cpu_head(const struct arena *a, u32 slot, u32 head, bool value)
+{
+    return a->cpu + ((u64)(value ? SLOTS : 0) * a->s.n_kv + slot * a->s.n_kv + head) * a->cpu_k;
+}
+
+static u8 *gpu_panel(const struct arena *a, u32 slot, u32 head, bool value, u32 pos)
+{
+    u64 head_at = (u64)slot * 2 * a->s.n_kv + (value ? a->s.n_kv : 0) + head;
+    return a->gpu + head_at * a->head_bytes + (u64)(pos / 32) * GPU_KV_PANEL_BYTES(a->s.d_head, a->s.q8);
+}
+
+/* One position's key or value into both, by the two headers' words. */
+static void put_f16(const struct arena *a, u32 slot, u32 head, bool value, u32 pos, const float *x)
+{
+    u32 d_head = a->s.d_head, d_pad = (d_head + 7) / 8 * 8;
+    u8 *cpu = cpu_head(a, slot, head, value), *gpu = gpu_panel(a, slot, head, value, pos);
+    for (u32 d = 0; d < d_pad; d++) {
+        u16 h = d < d_head ? (u16)ex_to_half(ex_flush(x[d])) : 0;
+        put16(gpu + (value ? (pos % 32 * d_pad + d) * 2 : d / 8 * 512 + pos % 32 * 16 + d % 8 * 2), h);
+        if (d < d_head)
+            put16(cpu + (value ? (u64)pos * d_head + d : ((u64)(pos / 32) * d_head + d) * 32 + pos % 32) * 2, h);
+    }
+}
+
+static void put_q8(const struct arena *a, u32 slot, u32 head, bool value, u32 pos, const float *x)
+{
+    u32 blocks = a->s.d_head / 32, j = pos % 32;
+    u8 *cpu = cpu_head(a, slot, head, value), *gpu = gpu_panel(a, slot, head, value, pos);
+    for (u32 b = 0; b < blocks; b++) {
+        i8 q[32];
+        float d;
+        i16 sum;
+        kernels_scalar.quantise(x + 32 * b, 32, q, &d, &sum);
+        u16 h = (u16)ex_to_half(d);
+        u8 *key = cpu + ((u64)(pos / 32) * blocks + b) * KV_Q8_BLOCK, *val = cpu + (u64)pos * blocks * 34;
+        put16(value ? val + 2 * b : key + 2 * j, h);
+        put16(gpu + (value ? 2 * (j * blocks + b) : b * 1088 + 2 * j), h);
+        for (u32 i = 0; i < 32; i++) {
+            *(value ? val + 2 * blocks + 32 * b + i : key + 64 + i / 4 * 128 + j * 4 + i % 4) = (u8)q[i];
+            gpu[value ? 64 * blocks + j * 32 * blocks + 32 * b + i : b * 1088 + 64 + i / 16 * 512 + j * 16 + i % 16] = (u8)q[i];
+        }
+    }
+}
+
+static void put(const struct arena *a, u32 slot, u32 head, bool value, u32 pos, const float *x)
+{
+    (a->s.q8 ? put_q8 : put_f16)(a, slot, head, value, pos, x);
+}
+
+/* Positions [0, n) of a slot. */
+static void fill_slot(const struct arena *a, u32 slot, u32 n)
+{
+    float x[MAX_D];
+    for (u32 head = 0; head < a->s.n_kv; head++)
+        for (u32 pos = 0; pos < n; pos++)
+            for (u32 value = 0; value < 2; value++) {
+                for (u32 d = 0; d < a->s.d_head; d++)
+                    x[d] = check_below(60) ? check_plain() * (value ? 1.0f : 3.0f) : check_float();
+                put(a, slot, head, value, pos, x);
+            }
+}
+
+/* ---- a step's inputs ---- */
+
+enum { ROWS_AT = 32, ITEMS_AT = ROWS_AT + 4 * MAX_ROWS, TILES_AT = ITEMS_AT + MAX_ROWS * 4, WORDS = TILES_AT + MAX_ROWS };
+
+static void put_rows(u32 *in, u32 which, const struct row_at *rows, u32 n)
+{
+    memset(in, POISON, WORDS * 4);
+    in[IN_ROWS + which] = n;
+    in[IN_ITEMS + which] = in[IN_TILES + which] = 0;
+    for (u32 i = 0; i < n; i++) {
+        u32 words[4] = {i, rows[i].slot, rows[i].pos, ~0u};
+        memcpy(in + ROWS_AT + 4 * i, words, sizeof words);
+    }
+}
+
+static void put_items(u32 *in, u32 which, const struct row_at *rows, u32 n)
+{
+    for (u32 i = 0; i < n; i++) {
+        in[ROWS_AT + 4 * i + 3] = in[IN_ITEMS + which];
+        for (u32 c = 0; c <= rows[i].pos / 256; c++)
+            in[ITEMS_AT + in[IN_ITEMS + which]++] = i | c << 16;
+    }
+}
+
+/* ---- store ---- */
+
+struct heads { /* of rows */
+    float *q, *k, *v;
+    u32 q_stride, kv_stride;
+};
+
+static void open_heads(struct heads *h, const struct shape *s, u32 n_rows)
+{
+    h->kv_stride = GPU_STRIDE(s->n_kv * s->d_head + 1);
+    h->q_stride = GPU_STRIDE(s->n_kv * s->share * s->d_head + 1);
+    h->q = mem_array((u64)n_rows * h->q_stride, 4);
+    h->k = mem_array((u64)n_rows * h->kv_stride, 4);
+    h->v = mem_array((u64)n_rows * h->kv_stride, 4);
+    for (u32 i = 0; i < n_rows * h->q_stride; i++)
+        h->q[i] = check_below(50) ? check_plain() * 2.0f : check_float();
+    for (u32 i = 0; i < n_rows * h->kv_stride; i++) {
+        h->k[i] = check_below(50) ? check_plain() : check_float();
+        h->v[i] = check_below(50) ? check_plain() : check_float();
+    }
+}
+
+static void close_heads(struct heads *h)
+{
+    free(h->q);
+    free(h->k);
+    free(h->v);
+}
+
+static void cpu_rotate(float *x, const float *norm, bool whole, u32 n, u32 d_head, const float *cs, u32 d_rope, bool neox)
+{
+    if (norm && whole)
+        kernels_scalar.rmsnorm(x, x, norm, n * d_head, 1e-6f);
+    for (u32 h = 0; h < n; h++) {
+        if (norm && !whole)
+            kernels_scalar.rmsnorm(x + h * d_head, x + h * d_head, norm, d_head, 1e-6f);
+        kernels_scalar.rope(x + h * d_head, cs, d_head, d_rope, neox);
+    }
+}
+
+static void store_of(const struct shape *s, u32 d_rope, bool neox, u32 norm, u32 n_groups, u64 seed)
+{
+    static const struct row_at ROWS[] = {{0, 0}, {1, 31}, {1, 32}, {2, 639}, {0, 77}, {2, 5}, {1, 300}};
+    enum { N = COUNT(ROWS) };
+    struct arena gpu, cpu;
+    struct heads h, want;
+    u32 in[WORDS], d = s->d_head, n_heads = s->n_kv * s->share;
+    float *rope = mem_array((u64)CTX * d_rope, 4), *w = mem_array((u64)2 * MAX_HEADS * MAX_D, 4);
+    open_arena(&gpu, s);
+    open_arena(&cpu, s);
+    check_seed(seed);
+    open_heads(&h, s, N);
+    check_seed(seed);
+    open_heads(&want, s, N);
+    for (u32 i = 0; i < CTX * d_rope; i++)
+        rope[i] = check_plain();
+    for (u32 i = 0; i < 2 * MAX_HEADS * MAX_D; i++)
+        w[i] = check_plain() + 1.0f;
+    put_rows(in, 0, ROWS, N);
+    union gpu_args args = {.store_ = {.rows_at = ROWS_AT, .n_heads = n_heads, .n_kv = s->n_kv, .d_head = d, .d_rope = d_rope,
+                                      .neox = neox, .q_stride = h.q_stride, .kv_stride = h.kv_stride, .has_norm = norm > 0,
+                                      .whole_norm = norm > 1, .kv_q8 = s->q8, .head_bytes = (u32)gpu.head_bytes,
+                                      .slot_lo = (u32)(2 * s->n_kv * gpu.head_bytes), .eps = 1e-6f}};
+    struct bufs b = {{in, h.q, h.k, h.v, w, w + MAX_HEADS * MAX_D, rope, gpu.gpu}};
+    emulate(GK_store, &args, &b, n_groups, GPU_SHM_STORE, seed);
+    for (u32 r = 0; r < N; r++) {
+        const float *cs = rope + (u64)ROWS[r].pos * d_rope;
+        cpu_rotate(want.q + r * h.q_stride, norm ? w : NULL, norm > 1, n_heads, d, cs, d_rope, neox);
+        cpu_rotate(want.k + r * h.kv_stride, norm ? w + MAX_HEADS * MAX_D : NULL, norm > 1, s->n_kv, d, cs, d_rope, neox);
+        for (u32 i = 0; i < s->n_kv; i++) {
+            put(&cpu, ROWS[r].slot, i, false, ROWS[r].pos, want.k + r * h.kv_stride + i * d);
+            put(&cpu, ROWS[r].slot, i, true, ROWS[r].pos, want.v + r * h.kv_stride + i * d);
+        }
+    }
+    check_same_floats("store q", h.q, want.q, (u64)N * h.q_stride);
+    for (u64 i = 0; i < gpu_bytes(&gpu); i++)
+        if (gpu.gpu[i] != cpu.gpu[i])
+            fail_msg("store d_head %u d_rope %u neox %d norm %u q8 %u groups %u: arena's byte %llu is %02x, expected %02x", d, d_rope, neox,
+                     norm, s->q8, n_groups, (unsigned long long)i, gpu.gpu[i], cpu.gpu[i]);
+    close_heads(&h);
+    close_heads(&want);
+    close_arena(&gpu);
+    close_arena(&cpu);
+    free(rope);
+    free(w);
+}
+
+static void queries_keys_and_values_are_stored(void **state)
+{
+    (void)state;
+    static const u32 DIMS[][2] = {{64, 64}, {80, 80}, {128, 128}, {128, 64}, {96, 32}, {2, 2}, {10, 6}, {256, 256}, {34, 0}, {160, 40}};
+    u64 seed = 100;
+    for (u32 i = 0; i < COUNT(DIMS); i++)
+        for (u32 norm = 0; norm < 3; norm++)
+            for (u32 q8 = 0; q8 < (DIMS[i][0] % 32 ? 1 : 2); q8++, seed++)
+                store_of(&(struct shape){DIMS[i][0], 1 + (u32)seed % 2, 1 + (u32)seed % 3, q8}, DIMS[i][1], seed % 2, norm, 1 + (u32)seed % 4 * 3, seed);
+}
+
+/* ---- attention by the CPU ---- */
+
+static void cpu_attend(const struct arena *a, const struct row_at *row, u32 kv, const float *q, float *o)
+{
+    u32 d = a->s.d_head, blocks = d / 32;
+    float part[MAX_D], m = 0, l = 0, m2, l2, dq[MAX_D / 32], scale = 1.0f / sqrtf((float)d);
+    i8 qq[MAX_D];
+    i16 sum[MAX_D / 32];
+    if (a->s.q8)
+        kernels_scalar.quantise(q, d, qq, dq, sum);
+    struct act act = {.q = qq, .d = dq, .sum = sum};
+    for (u32 p = 0; p <= row->pos; p += 256) {
+        u32 n = min_u32(row->pos + 1 - p, 256);
+        const u8 *k = cpu_head(a, row->slot, kv, false), *v = cpu_head(a, row->slot, kv, true);
+        float *to = p ? part : o, *tm = p ? &m2 : &m, *tl = p ? &l2 : &l;
+        if (a->s.q8)
+            kernels_scalar.attend_q8(to, tm, tl, &act, k + (u64)p * blocks * 34, v + (u64)p * blocks * 34, n, d, scale);
+        else
+            kernels_scalar.attend_f16(to, tm, tl, q, (const u16 *)k + (u64)p * d, (const u16 *)v + (u64)p * d, n, d, scale);
+        if (p)
+            kernels_scalar.attend_join(o, &m, &l, part, m2, l2, d);
+    }
+    kernels_scalar.attend_end(o, l, d);
+}
+
+struct step { /* rows, queries, what the CPU makes of them */
+    const struct row_at *rows;
+    u32 n_rows, n_heads, q_stride, att_stride;
+    float *q, *want, *att;
+    u32 in[WORDS];
+};
+
+static void open_step(struct step *s, const struct arena *a, const struct row_at *rows, u32 n_rows, u64 seed)
+{
+    u32 d = a->s.d_head;
+    check_seed(seed);
+    s->rows = rows;
+    s->n_rows = n_rows;
+    s->n_heads = a->s.n_kv * a->s.share;
+    s->q_stride = GPU_STRIDE(s->n_heads * d + 1);
+    s->att_stride = s->q_stride + 32;
+    s->q = mem_array((u64)n_rows * s->q_stride, 4);
+    s->want = mem_array((u64)n_rows * s->att_stride, 4);
+    s->att = mem_array((u64)n_rows * s->att_stride, 4);
+    for (u32 i = 0; i < n_rows * s->q_stride; i++)
+        s->q[i] = ex_flush(check_below(100) ? check_plain() * 3.0f : check_float() * 1e-3f);
+    memset(s->want, POISON, (u64)n_rows * s->att_stride * 4);
+    for (u32 r = 0; r < n_rows; r++)
+        for (u32 h = 0; h < s->n_heads; h++)
+            cpu_attend(a, &rows[r], h / a->s.share, s->q + r * s->q_stride + h * d, s->want + r * s->att_stride + h * d);
+}
+
+static void close_step(struct step *s)
+{
+    free(s->q);
+    free(s->want);
+    free(s->att);
+}
+
+static union gpu_args attend_args(const struct step *s, const struct arena *a, u32 which)
+{
+    return (union gpu_args){.attend_ = {.which = which, .rows_at = ROWS_AT, .items_at = ITEMS_AT, .tiles_at = TILES_AT,
+                                        .n_heads = s->n_heads, .n_kv = a->s.n_kv, .d_head = a->s.d_head, .q_stride = s->q_stride,
+                                        .att_stride = s->att_stride, .kv_q8 = a->s.q8, .head_bytes = (u32)a->head_bytes,
+                                        .slot_lo = (u32)(2 * a->s.n_kv * a->head_bytes), .scale = 1.0f / sqrtf((float)a->s.d_head)}};
+}
+
+static void check_att(const char *what, const struct step *s, const struct arena *a, u32 heads, u32 n_groups)
+{
+    for (u32 r = 0; r < s->n_rows; r++)
+        for (u32 i = 0; i < s->att_stride; i++) {
+            u32 got = EX_BITS(s->att[r * s->att_stride + i]), want = EX_BITS(s->want[r * s->att_stride + i]);
+            if (got != want)
+                fail_msg("%s d_head %u n_kv %u share %u q8 %u heads %u groups %u: row %u (position %u) head %u dimension %u is %08x, "
+                         "expected %08x", what, a->s.d_head, a->s.n_kv, a->s.share, a->s.q8, heads, n_groups, r, s->rows[r].pos,
+                         i / a->s.d_head, i % a->s.d_head, got, want);
+        }
+}
+
+static void attend_step(struct step *s, const struct arena *a, u32 heads, u32 n_groups, u64 seed)
+{
+    u32 which = (u32)seed % 2, n_parts;
+    union gpu_args args = attend_args(s, a, which);
+    put_rows(s->in, which, s->rows, s->n_rows);
+    put_items(s->in, which, s->rows, s->n_rows);
+    s->in[IN_HEADS + which] = heads;
+    n_parts = s->in[IN_ITEMS + which] * s->n_heads * (a->s.d_head + 2);
+    float *parts = mem_array(n_parts, 4);
+    memset(parts, 0xFF, (u64)n_parts * 4);
+    memset(s->att, POISON, (u64)s->n_rows * s->att_stride * 4);
+    struct bufs b = {{s->in, s->q, a->gpu, parts, s->att}};
+    emulate(GK_attend, &args, &b, n_groups, GPU_SHM_ATTEND(heads, a->s.d_head), seed);
+    emulate(GK_join, &args, &b, 1 + n_groups % 4, GPU_SHM_NONE, seed);
+    check_att("attend", s, a, heads, n_groups);
+    free(parts);
+}
+
+static const struct row_at ROWS[] = {{0, 0}, {1, 30}, {2, 31}, {0, 32}, {1, 254}, {2, 255}, {0, 256}, {1, 599}};
+
+static void attend_of(u32 d_head, u32 share, u32 q8, u64 seed)
+{
+    struct arena a;
+    struct step s, few;
+    check_seed(seed);
+    open_arena(&a, &(struct shape){d_head, share > 8 ? 1 : MAX_KV, share, q8});
+    fill_slot(&a, 0, 257);
+    fill_slot(&a, 1, 600);
+    fill_slot(&a, 2, 256);
+    open_step(&s, &a, ROWS, COUNT(ROWS), seed);
+    open_step(&few, &a, ROWS + 6, 1, seed + 1);
+    for (u32 heads = 1; heads <= 8 && share % heads == 0; heads *= 2, seed++) {
+        attend_step(&s, &a, heads, 1 + (u32)seed % 3, seed);
+        attend_step(&few, &a, heads, 2 * few.n_heads / heads * (seed % 2 ? 2 : 4) + (u32)seed % 2, seed); /* dimensions shared out */
+    }
+    close_step(&s);
+    close_step(&few);
+    close_arena(&a);
+}
+
+static void items_are_attended(void **state)
+{
+    (void)state;
+    static const u32 DIMS[] = {64, 80, 128, 256, 6, 96, 160}, SHARES[] = {1, 2, 4, 8, 16, 3};
+    u64 seed = 7;
+    for (u32 i = 0; i < COUNT(DIMS); i++)
+        for (u32 k = 0; k < COUNT(SHARES); k++)
+            for (u32 q8 = 0; q8 < 2; q8++)
+                if (!(q8 && DIMS[i] % 32) && (i < 3 || k % 3 == 0))
+                    attend_of(DIMS[i], SHARES[k], q8, seed += 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(queries_keys_and_values_are_stored),
+        cmocka_unit_test(items_are_attended),
+    };
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    emu_close(emu);
+    return rc;
+}
