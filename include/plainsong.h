@@ -29,7 +29,8 @@ enum ps_kind {
     PS_FAILED = 0,  /* the world's, or the model's: trying the same again may help or not */
     PS_INVALID,     /* the request is wrong and will be wrong again */
     PS_TOO_LONG,    /* prompt and answer can never fit the context */
-    PS_BUSY         /* not now: the queue is full */
+    PS_BUSY,        /* not now: the queue is full */
+    PS_BROKEN       /* the device failed and stays so: nothing succeeds until the engine is opened anew */
 };
 
 struct ps_error {
@@ -91,9 +92,9 @@ struct ps_engine_options { /* zero-initialise; 0 or NULL: the default */
     uint32_t n_ctx;        /* per slot; the largest that fits, up to the model's own */
     uint32_t n_threads;    /* one for each core */
     uint32_t n_queue;      /* streams that may wait for a slot: 64 */
-    uint32_t chunk;        /* prompt rows a step reads at most: 128 */
+    uint32_t chunk;        /* prompt rows a step reads at most: the device's, 128 on a CPU */
     const char *device;    /* "cpu" */
-    const char *isa;       /* the best of this CPU */
+    const char *isa;       /* of "cpu" only: the best of this CPU */
     const char *kv;        /* "f16"; "q8_0" */
     bool serialize;        /* one stream in a submission: the oracle fused steps are compared with */
     bool no_setup_cache;   /* prepare each step anew */
@@ -110,13 +111,17 @@ struct ps_stats { /* counted since open */
     uint64_t steps, submissions, waits, rows, prompt_rows, logit_rows, expert_groups;
     uint64_t bytes_read;       /* weights and kv, by the plan's count */
     double setup_s, submit_s, wait_s, tail_s; /* their sum is the wall time of all steps */
-    uint32_t n_slots, n_ctx, n_threads;
+    uint32_t n_slots, n_ctx;
+    uint32_t n_threads;        /* of the host that the device works with; 0: none of its own */
     uint64_t setups, copied;   /* steps prepared anew; positions copied from another slot's prefix */
     uint64_t weight_bytes, kv_bytes, scratch_bytes, setup_bytes;
     uint32_t n_active, n_queued; /* now */
     double turn_s;             /* how long the engine's present turn (at most one step) lasts already; 0: it waits for work */
     double load_s;
-    const char *device, *isa, *kv;
+    double peak_gb_s;          /* what a device's own memory gives at most; 0: not known, or the host's */
+    const char *device, *isa, *kv; /* isa: of a GPU the chip's name */
+    const char *warning;       /* NULL, or one line: by the device's self-test its results are not the promised bits */
+    const char *broken;        /* NULL, or one line: the device failed and stays so; streams end with it, none is opened */
 };
 PS_API void ps_engine_stats(struct ps_engine *e, struct ps_stats *s);
 
@@ -129,13 +134,14 @@ struct ps_cost {
     uint64_t total;            /* of the four */
     uint64_t position_bytes;   /* keys and values of one position of one slot */
     uint32_t n_slots, n_ctx;
-    uint64_t opened_bytes;     /* available when the engine was opened, before it took anything; cgroup limits count, 0: not known */
+    uint64_t opened_bytes;     /* available when the engine was opened, before it took anything: of the device's own
+                                * memory, or of the host's, where cgroup limits count; 0: not known */
     uint64_t free_bytes;       /* available now, likewise */
     uint32_t n_others;         /* other processes of this program's name that run now; of the largest: */
     uint32_t other_pid;
     uint64_t other_bytes;      /* resident */
 };
-/* Reads the system's figures each time (on Linux /proc): for a start or a page of metrics, not for each request. */
+/* Reads the system's figures each time (on Linux /proc; the device's own memory): for a start or a page of metrics, not for each request. */
 PS_API void ps_engine_cost(struct ps_engine *e, struct ps_cost *c);
 
 struct ps_slot {
@@ -219,10 +225,11 @@ struct ps_token {
 };
 
 /* Queues the request. What can never fit is refused here with both numbers (PS_TOO_LONG), a wrong field by its name
- * (PS_INVALID), and with PS_BUSY when as many wait for a slot as may. */
+ * (PS_INVALID), with PS_BUSY when as many wait for a slot as may, with PS_BROKEN and its line when the device is
+ * broken. */
 PS_API struct ps_stream *ps_stream_open(struct ps_engine *e, const struct ps_request *r, struct ps_error *err);
-/* Waits for the next token: 1 and *t; 0 at the end (ps_stream_info tells why); -1 when the stream failed. An end token
- * is not handed out. */
+/* Waits for the next token: 1 and *t; 0 at the end (ps_stream_info tells why); -1 when the stream failed (PS_BROKEN: with the
+ * device). An end token is not handed out. */
 PS_API int ps_stream_next(struct ps_stream *s, struct ps_token *t, struct ps_error *err);
 /* The same without waiting: 2 when there is no token yet. */
 PS_API int ps_stream_poll(struct ps_stream *s, struct ps_token *t, struct ps_error *err);

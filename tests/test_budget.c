@@ -89,6 +89,21 @@ static void q8_keys_take_about_half(void **state)
     assert_true(f16 > 0 && q8 > f16 + f16 / 2);
 }
 
+/* Of a device with memory of its own more is asked, some percent of what grows and twice the scratch; the words are the same. */
+static void a_devices_own_memory_is_reckoned_generously(void **state)
+{
+    (void)state;
+    struct err err;
+    struct budget b = budget(1100ull << 20, 64);
+    u32 host = budget_ctx(&b, 0, &err);
+    b.own = true;
+    u32 own = budget_ctx(&b, 0, &err);
+    assert_true(own > 0 && own <= host && own > host - host / 4);
+    assert_int_equal(budget_ctx(&b, own + 256, &err), 0);
+    assert_non_null(strstr(err.text, "GB are available: try --slots 64 --ctx"));
+    assert_null(strstr(err.text, "another plainsong"));
+}
+
 /* A child of the same name is seen, with its memory. */
 static void another_of_our_kind_is_named(void **state)
 {
@@ -207,6 +222,7 @@ int main(void)
         cmocka_unit_test(plenty_gives_the_models_own_context),
         cmocka_unit_test(what_does_not_fit_is_answered_with_what_does),
         cmocka_unit_test(q8_keys_take_about_half),
+        cmocka_unit_test(a_devices_own_memory_is_reckoned_generously),
         cmocka_unit_test(another_of_our_kind_is_named),
         cmocka_unit_test(a_cgroup_limits_what_is_available),
         cmocka_unit_test(an_engine_says_what_it_costs),

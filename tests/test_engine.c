@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "device/device_impl.h"
 #include "engine/engine.h"
 #include "plainsong.h"
 
@@ -561,6 +562,201 @@ static void logprobs_follow_the_logits(void **state)
     ps_engine_close(e);
 }
 
+/* ---- a device with memory of its own: heads of rows, rows fetched ---- */
+
+enum { N_VOCAB = 4096, MAX_ROWS = 8 };
+
+static atomic_uint fetched; /* rows */
+static bool lies;           /* the second likeliest is listed first */
+
+static const float *fetch(const struct device *d, u32 i)
+{
+    atomic_fetch_add(&fetched, 1);
+    return device_cpu.logits(d, i);
+}
+
+static const u32 *list(const struct device *d, u32 i)
+{
+    static u32 picks[MAX_ROWS][DEVICE_PICK_WORDS];
+    const float *l = device_cpu.logits(d, i);
+    u32 *p = picks[i], n = 0;
+    for (u32 id = 0; id < N_VOCAB; id++) {
+        u32 at = n;
+        for (; at && l[id] > EX_FLOAT(p[1 + 2 * at]); at--)
+            if (at < DEVICE_PICKS)
+                p[2 + 2 * at] = p[2 * at], p[3 + 2 * at] = p[1 + 2 * at];
+        if (at < DEVICE_PICKS)
+            p[2 + 2 * at] = id, p[3 + 2 * at] = EX_BITS(l[id]);
+        n = min_u32(n + 1, DEVICE_PICKS);
+    }
+    p[0] = 1;
+    p[1] = n;
+    if (lies)
+        p[2] = p[4], p[4] = N_VOCAB - 1;
+    return p;
+}
+
+static void use_device(struct ps_engine *e, const struct device_ops *ops)
+{
+    engine_borrow(e)->ops = ops;
+    engine_give_back(e);
+}
+
+/* Ids and the last logits' hash of a stream that wants no logits. */
+static u64 say(struct ps_engine *e, struct ps_sampling sampling, u32 n)
+{
+    u32 ids[30];
+    u64 h = 0;
+    struct ps_error err;
+    struct ps_token t;
+    struct ps_stream_info info;
+    make_ids(ids, 30, 4);
+    struct ps_request r = {.ids = ids, .n_ids = 30, .max_tokens = n, .ignore_end = true, .sampling = sampling,
+                           .domain = 9};
+    struct ps_stream *s = ps_stream_open(e, &r, &err);
+    assert_non_null(s);
+    while (ps_stream_next(s, &t, &err) == 1)
+        h = check_hash(h, &t.id, sizeof t.id);
+    ps_stream_info(s, &info);
+    ps_stream_close(s);
+    assert_int_equal(info.n_generated, n);
+    return check_hash(h, &info.logits_hash, sizeof info.logits_hash);
+}
+
+static void rows_stay_where_the_head_is_enough(void **state)
+{
+    (void)state;
+    static const struct {
+        struct ps_sampling o;
+        u32 least, most; /* rows fetched for 20 tokens; that of the last one is, for its hash */
+    } CASES[] = {
+        {{0}, 1, 1},
+        {{.temperature = 0.7f, .top_k = 20, .seed = 3}, 1, 1},
+        {{.temperature = 1, .top_p = 0.95f, .seed = 4}, 1, 20},
+        {{.repeat_penalty = 1.2f}, 20, 20},
+    };
+    struct device_ops ops = device_cpu;
+    ops.each = NULL;
+    ops.logits = fetch;
+    ops.picks = list;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 2});
+    for (u32 i = 0; i < COUNT(CASES); i++) {
+        u64 want = say(e, CASES[i].o, 20);
+        use_device(e, &ops);
+        fetched = 0;
+        assert_true(say(e, CASES[i].o, 20) == want);
+        assert_in_range(fetched, CASES[i].least, CASES[i].most);
+        use_device(e, &device_cpu);
+    }
+    u64 want = drain(start(e, 2, 10, 10), NULL);
+    use_device(e, &ops);
+    assert_true(drain(start(e, 2, 10, 10), NULL) == want);
+    lies = true; /* who wants logits is told */
+    struct ps_stream *s = start(e, 2, 10, 10);
+    struct ps_token t;
+    struct ps_error err;
+    assert_int_equal(ps_stream_next(s, &t, &err), -1);
+    assert_non_null(strstr(err.text, "list of likely tokens"));
+    ps_stream_close(s);
+    lies = false;
+    ps_engine_close(e);
+}
+
+/* ---- a device that fails ---- */
+
+static const char WHY[] = "cuda: an illegal address was met; start the program again";
+
+struct breaker {
+    struct ps_engine *engine;
+    u32 told;
+};
+
+static void break_after_three(void *arg) /* a stream's notify, on the thread that owns the device */
+{
+    struct breaker *b = arg;
+    if (++b->told == 3)
+        device_break(b->engine->device, WHY);
+}
+
+static const u32 *break_while_choosing(void *arg)
+{
+    device_break(((struct breaker *)arg)->engine->device, WHY);
+    return NULL;
+}
+
+static void ends_broken(struct ps_stream *s)
+{
+    struct ps_token t;
+    struct ps_error err;
+    struct ps_stream_info info;
+    int rc;
+    while ((rc = ps_stream_next(s, &t, &err)) == 1)
+        ;
+    assert_int_equal(rc, -1);
+    assert_string_equal(err.text, WHY);
+    assert_int_equal(err.kind, PS_BROKEN);
+    ps_stream_info(s, &info);
+    assert_int_equal(info.end, PS_END_ERROR);
+    ps_stream_close(s);
+}
+
+/* Running, reading its prompt, queued: all end with the device's line, nothing more is taken, and the engine closes. */
+static void a_broken_device_ends_its_streams_and_takes_no_more(void **state)
+{
+    (void)state;
+    for (u32 way = 0; way < 3; way++) { /* between two steps, while a token is chosen, while nothing runs */
+        struct ps_engine *e = engine((struct ps_engine_options){.n_slots = way == 1 ? 1 : 3, .chunk = 4});
+        struct breaker b = {.engine = e};
+        struct ps_error err;
+        struct ps_stats st;
+        struct ps_stream *s[6];
+        u32 ids[40];
+        drain(start(e, 1, 5, 5), NULL);
+        ps_engine_stats(e, &st);
+        assert_null(st.broken);
+        make_ids(ids, 40, 5);
+        struct ps_request r = {.ids = ids, .n_ids = 10, .ignore_end = true, .notify_arg = &b,
+                               .notify = way == 0 ? break_after_three : NULL,
+                               .mask = {.arg = &b, .allowed = way == 1 ? break_while_choosing : NULL}};
+        engine_hold(e, true);
+        for (u32 i = 0; i < COUNT(s) && way < 2; i++) {
+            s[i] = ps_stream_open(e, &r, &err);
+            assert_non_null(s[i]);
+            r = (struct ps_request){.ids = ids, .n_ids = 40, .ignore_end = true};
+        }
+        engine_hold(e, false);
+        for (u32 i = 0; i < COUNT(s) && way < 2; i++)
+            ends_broken(s[i]);
+        if (way == 2) {
+            device_break(engine_borrow(e), WHY);
+            device_break(e->device, "what came of it"); /* the first line stays */
+            engine_give_back(e);
+        }
+        ps_engine_stats(e, &st);
+        assert_string_equal(st.broken, WHY);
+        assert_int_equal(st.n_active + st.n_queued, 0);
+        assert_null(ps_stream_open(e, &r, &err));
+        assert_string_equal(err.text, WHY);
+        assert_int_equal(err.kind, PS_BROKEN);
+        ps_engine_close(e);
+    }
+}
+
+static void a_warning_is_shown_and_changes_nothing(void **state)
+{
+    (void)state;
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 1});
+    struct ps_stats st;
+    u64 want = drain(start(e, 1, 5, 5), NULL);
+    device_warn(engine_borrow(e), "self-test: division differs");
+    engine_give_back(e);
+    ps_engine_stats(e, &st);
+    assert_string_equal(st.warning, "self-test: division differs");
+    assert_null(st.broken);
+    assert_true(drain(start(e, 1, 5, 5), NULL) == want);
+    ps_engine_close(e);
+}
+
 static void closing_cancels(void **state)
 {
     (void)state;
@@ -625,6 +821,9 @@ int main(void)
         cmocka_unit_test(polling_masks_and_slots),
         cmocka_unit_test(a_mask_outlives_its_stream),
         cmocka_unit_test(logprobs_follow_the_logits),
+        cmocka_unit_test(rows_stay_where_the_head_is_enough),
+        cmocka_unit_test(a_broken_device_ends_its_streams_and_takes_no_more),
+        cmocka_unit_test(a_warning_is_shown_and_changes_nothing),
         cmocka_unit_test(closing_cancels),
         cmocka_unit_test(bad_options_are_named),
     };

@@ -5,6 +5,7 @@
 #include "engine/budget.h"
 #include "engine/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -162,7 +163,6 @@ void ps_decoder_close(struct ps_decoder *d)
 enum {
     DEFAULT_SLOTS = 4,
     DEFAULT_QUEUE = 64,
-    DEFAULT_CHUNK = 128, /* of 128 experts 8 each: 8 rows an expert; 64 read 15 % fewer tokens a second, 256 as many */
     MAX_SLOTS = 1024
 };
 
@@ -180,12 +180,29 @@ static int find_ends(struct ps_engine *e, struct err *err)
     return 0;
 }
 
+/* Where the device's memory is: *own, of its own. *bytes: free there, 0: not known. */
+static int free_memory(const char *device, u64 *bytes, bool *own, struct err *err)
+{
+    if (device_memory(device, bytes, err))
+        return -1;
+    *own = *bytes > 0;
+    if (!*own)
+        *bytes = sysmem_available();
+    return 0;
+}
+
 static int read_options(struct ps_engine *e, const struct ps_engine_options *o, struct device_opts *d, struct err *err)
 {
+    bool own;
     e->n_slots = o->n_slots ? o->n_slots : DEFAULT_SLOTS;
     e->n_queue = o->n_queue ? o->n_queue : DEFAULT_QUEUE;
-    e->chunk = o->chunk ? o->chunk : DEFAULT_CHUNK;
     e->serialize = o->serialize;
+    if (device_chunk(o->device, &e->chunk, err) || free_memory(o->device, &e->opened_bytes, &own, err))
+        return -1;
+    snprintf(e->device_name, sizeof e->device_name, "%s", o->device ? o->device : "cpu");
+    e->chunk = o->chunk ? o->chunk : e->chunk;
+    if (o->isa && strcmp(e->device_name, "cpu"))
+        return err_set(err, "--isa is for the cpu: --device %s has its own", e->device_name);
     if (e->n_slots > MAX_SLOTS)
         return err_set(err, "--slots %u: expected at most %d", e->n_slots, MAX_SLOTS);
     if (e->chunk > 65536)
@@ -194,9 +211,8 @@ static int read_options(struct ps_engine *e, const struct ps_engine_options *o, 
     if (o->kv && !q8 && strcmp(o->kv, "f16"))
         return err_set(err, "--kv: expected f16 or q8_0");
     strcpy(e->kv_name, q8 ? "q8_0" : "f16");
-    e->opened_bytes = sysmem_available();
     struct budget budget = {.plan = &e->plan, .kv = q8 ? KV_Q8_0 : KV_F16, .n_slots = e->n_slots,
-                            .max_rows = e->n_slots + e->chunk, .available = e->opened_bytes};
+                            .max_rows = e->n_slots + e->chunk, .available = e->opened_bytes, .own = own};
     e->n_ctx = budget_ctx(&budget, o->n_ctx, err);
     if (!e->n_ctx)
         return -1;
@@ -338,9 +354,12 @@ void ps_engine_stats(struct ps_engine *e, struct ps_stats *s)
         .kv_bytes = d->kv_bytes,
         .scratch_bytes = d->scratch_bytes,
         .load_s = d->load_s,
+        .peak_gb_s = d->peak_gb_s,
         .device = d->name,
         .isa = d->isa,
         .kv = e->kv_name,
+        .warning = d->warning,
+        .broken = d->broken,
     };
     pthread_mutex_unlock(&e->lock);
 }
@@ -351,7 +370,10 @@ void ps_engine_cost(struct ps_engine *e, struct ps_cost *c)
     pthread_mutex_lock(&e->lock);
     now = e->stats;
     pthread_mutex_unlock(&e->lock);
-    bool q8 = !strcmp(e->kv_name, "q8_0");
+    bool q8 = !strcmp(e->kv_name, "q8_0"), own;
+    u64 left;
+    if (free_memory(e->device_name, &left, &own, NULL))
+        left = 0;
     *c = (struct ps_cost){
         .weights = d->weight_bytes,
         .kv = d->kv_bytes,
@@ -362,7 +384,7 @@ void ps_engine_cost(struct ps_engine *e, struct ps_cost *c)
         .n_slots = e->n_slots,
         .n_ctx = e->n_ctx,
         .opened_bytes = e->opened_bytes,
-        .free_bytes = sysmem_available(),
+        .free_bytes = left,
     };
     c->n_others = sysmem_others(&c->other_pid, &c->other_bytes);
 }

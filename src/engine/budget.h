@@ -1,5 +1,6 @@
 /* What an engine will cost in memory, decided before any weight is read: weights + arena (slots x context x bytes a
- * position) + scratch, against what the system and the cgroup leave. */
+ * position) + scratch, against what the system and the cgroup leave, or a device with memory of its own. What such a
+ * device needs beside weights and arena differs from the CPU's, so there it is reckoned generously. */
 #ifndef PS_BUDGET_H
 #define PS_BUDGET_H
 
@@ -10,6 +11,7 @@ struct budget {
     enum kv_type kv;
     u32 n_slots, max_rows;
     u64 available; /* bytes, 0: not known */
+    bool own;      /* they are the device's own */
 };
 
 /* The context a slot gets: wish if it fits; for 0 the largest that does, up to the model's own. 0 on failure, with err:

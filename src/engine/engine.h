@@ -90,7 +90,8 @@ struct ps_engine {
     double tail_s;              /* of all steps: what the device did not take */
     struct device_stats stats;  /* copied after each step */
     char kv_name[8];
-    u64 opened_bytes;           /* available before anything was taken */
+    char device_name[16];
+    u64 opened_bytes;           /* available before anything was taken, where the device's memory is */
 };
 
 /* sched.c: the engine thread's main function. */

@@ -331,10 +331,10 @@ struct head {
     float rest;  /* and how far they are below the largest, at least */
 };
 
-/* What of the picks is the beginning of the list. Their order is that of the logits; after temperature some that differed may be
- * equal, and then ids decide. A token outside whose logit is the last pick's has a larger id than that pick; others outside may be
- * equal to it only if the next float below its logit is. So what is sorted no later than the last pick, or in the second
- * case before all that equal it, is certain. */
+/* What of the picks is the beginning of the list. Their order is that of the logits; after temperature some that differed
+ * may be equal, and then ids decide. A token outside whose logit is the last pick's has a larger id than that pick;
+ * others outside may be equal to it only if the next float below its logit is. So what is sorted no later than the last
+ * pick, or in the second case before all that equal it, is certain. */
 static struct head make_head(struct sampler *s, const u32 *picks)
 {
     struct head h = {.keys = s->keys[0], .n = picks[1]};

@@ -40,9 +40,10 @@ void sampler_see(struct sampler *s, u32 id);
 i32 sampler_choose(struct sampler *s, const float *logits, u32 position, const u32 *mask,
                    struct err *err);
 
-/* The same choice from the head of the row alone, as device_picks gives it (device/device.h), where the head proves it: the id that
- * sampler_choose would give for the full row without a mask. -1: not proven (a logit not finite, bias or penalties, or too flat a row):
- * then sampler_choose decides. No allocation. */
+/* The same choice from the head of the row alone, as device_picks gives it (device/device.h), where
+ * the head proves it: the id that sampler_choose would give for the full row without a mask. -1: not
+ * proven (a logit not finite, bias or penalties, or too flat a row): then sampler_choose decides. No
+ * allocation. */
 i32 sampler_choose_head(struct sampler *s, const u32 *picks, u32 position);
 
 #endif

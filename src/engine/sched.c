@@ -78,6 +78,36 @@ static void expire(struct ps_engine *e)
     e->queue_end = at;
 }
 
+/* The broken device's line becomes the stream's. Under the lock. */
+static void blame(const struct ps_engine *e, struct ps_stream *s)
+{
+    err_set(&s->error, "%s", e->stats.broken);
+    s->error.kind = PS_BROKEN;
+}
+
+/* With a broken device nothing that waits or runs will come to anything: all end now, and ps_stream_open takes nothing more.
+ * Under the lock. */
+static void give_up(struct ps_engine *e)
+{
+    for (struct ps_stream *s = e->active; s; s = s->next) {
+        if (s->phase == PHASE_DONE)
+            continue;
+        blame(e, s);
+        finish(e, s, PS_END_ERROR);
+    }
+    sweep(e);
+    while (e->queue) {
+        struct ps_stream *s = e->queue;
+        e->queue = s->next;
+        e->n_queued--;
+        blame(e, s);
+        finish(e, s, PS_END_ERROR);
+        if (s->abandoned)
+            stream_free(s);
+    }
+    e->queue_end = &e->queue;
+}
+
 /* ---- joining ---- */
 
 /* Gives slots to the queue's first streams. Under the lock. */
@@ -212,17 +242,39 @@ static bool is_end(const struct ps_engine *e, u32 id)
     return false;
 }
 
-/* Chooses the stream's next token from its logits, or takes the one that was given. Without the lock: only the
- * scheduler, and in take_results the thread that was given this stream, writes these. The hash costs as much as a greedy
- * choice, so it is made of a stream's last token only. */
-static i32 choose(const struct ps_engine *e, struct ps_stream *s, const float *logits, u64 *hash, struct err *err)
+/* The token by the head of the row or by the row, which is fetched only where it is needed: *logits NULL: it was not. A
+ * stream that wants its logits is there to verify: its heads are held against its rows. */
+static i32 sample(const struct ps_engine *e, struct ps_stream *s, const float **logits, struct err *err)
 {
     const u32 *mask = s->mask.allowed ? s->mask.allowed(s->mask.arg) : NULL;
-    i32 id = sampler_choose(s->sampler, logits, known(s), mask, err);
+    const u32 *picks = mask || s->logprobs ? NULL : device_picks(e->device, s->step_row);
+    i32 head = picks ? sampler_choose_head(s->sampler, picks, known(s)) : -1;
+    *logits = NULL;
+    if (head >= 0 && !s->logits)
+        return head;
+    *logits = device_logits(e->device, s->step_row);
+    if (!*logits)
+        return err_set(err, "the device gave no logits");
+    i32 id = sampler_choose(s->sampler, *logits, known(s), mask, err);
+    if (head >= 0 && id >= 0 && head != id)
+        return err_set(err, "position %u: the device's list of likely tokens says %d, its logits say %d", known(s), head, id);
+    return id;
+}
+
+/* Chooses the stream's next token, or takes the one that was given. Without the lock: only the scheduler, and in take_results
+ * the thread that was given this stream, writes these. The hash costs as much as a greedy choice, so it is made of a stream's
+ * last token only. */
+static i32 choose(const struct ps_engine *e, struct ps_stream *s, u64 *hash, struct err *err)
+{
+    const float *logits;
+    i32 id = sample(e, s, &logits, err);
     if (id < 0)
         return -1;
     if (s->forced)
         id = (i32)s->ids[known(s)];
+    bool last = s->n_generated + 1 == s->max_tokens || (!s->ignore_end && is_end(e, (u32)id));
+    if (last && !logits && !(logits = device_logits(e->device, s->step_row)))
+        return err_set(err, "the device gave no logits");
     if (s->mask.allowed && s->mask.took)
         s->mask.took(s->mask.arg, (u32)id);
     if (s->logits)
@@ -230,7 +282,6 @@ static i32 choose(const struct ps_engine *e, struct ps_stream *s, const float *l
     if (s->logprobs)
         s->logprobs[s->n_generated] = logprob_row(logits, e->plan.hp.n_vocab, (u32)id,
                                                   s->top ? s->top + (u64)s->n_generated * s->n_top : NULL, s->n_top);
-    bool last = s->n_generated + 1 == s->max_tokens || (!s->ignore_end && is_end(e, (u32)id));
     *hash = last ? engine_hash(logits, e->plan.hp.n_vocab) : 0;
     sampler_see(s->sampler, (u32)id);
     return id;
@@ -242,7 +293,7 @@ static void choose_task(void *engine, u32 i, u32 thread)
     (void)thread;
     struct ps_engine *e = engine;
     struct ps_stream *s = e->choosing[i];
-    s->step_id = choose(e, s, device_logits(e->device, s->step_row), &s->step_hash, &s->error);
+    s->step_id = choose(e, s, &s->step_hash, &s->error);
 }
 
 /* Hands the token out, and ends the stream where it ends. Under the lock. */
@@ -292,7 +343,10 @@ static void take_results(struct ps_engine *e, u32 n_streams, u32 n_rows, bool ok
         } else {
             kv_cut(e->kv, (u32)s->slot, s->n_run);
         }
-        if (!ok || (s->step_logits && s->step_id < 0))
+        bool failed = !ok || (s->step_logits && s->step_id < 0);
+        if (failed && e->stats.broken)
+            blame(e, s);
+        if (failed)
             finish(e, s, PS_END_ERROR);
         else if (s->step_logits)
             deliver(e, s, (u32)s->step_id, s->step_hash, n_rows);
@@ -327,6 +381,8 @@ void *sched_main(void *engine)
     while (!e->quit) {
         e->turn_began = time_now();
         expire(e);
+        if (e->stats.broken)
+            give_up(e);
         admit(e);
         seed(e);
         if (!e->active) {

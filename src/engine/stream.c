@@ -127,17 +127,20 @@ struct ps_stream *ps_stream_open(struct ps_engine *e, const struct ps_request *r
     }
     pthread_mutex_lock(&e->lock);
     u64 free_slots = e->n_slots - e->n_active; /* streams that wait only until the scheduler looks do not count */
-    bool full = e->n_queued >= e->n_queue + free_slots;
-    if (!full) {
+    bool full = e->n_queued >= e->n_queue + free_slots, broken = e->stats.broken;
+    if (!full && !broken) {
         *e->queue_end = s;
         e->queue_end = &s->next;
         e->n_queued++;
         pthread_cond_signal(&e->work);
     }
     pthread_mutex_unlock(&e->lock);
-    if (full) {
-        err_set(err, "the queue is full: %u streams run and %u wait; try again later", e->n_slots, e->n_queue);
-        of_kind(PS_BUSY, err);
+    if (full || broken) {
+        if (broken)
+            err_set(err, "%s", e->stats.broken); /* once there it stays */
+        else
+            err_set(err, "the queue is full: %u streams run and %u wait; try again later", e->n_slots, e->n_queue);
+        of_kind(broken ? PS_BROKEN : PS_BUSY, err);
         s->mask.done = NULL;
         stream_free(s);
         return NULL;
