@@ -115,7 +115,7 @@ tests: $(TESTS)
 # Tests that need no library: for a machine that is only emulated (tests/arm). Their cmocka is tests/arm/cmocka.h, and a file
 # there stands for the tokenizer.
 BARE_O := $(filter-out $(B)/model/prompt.o $(B)/model/template.o $(B)/model/token%.o,$(LIB_O)) $(B)/bare/no_tokenizer.o
-BARE := $(addprefix $(B)/bare/,test_exact test_products test_rows test_attend test_golden list_isas)
+BARE := $(addprefix $(B)/bare/,test_exact test_products test_rows test_attend test_golden test_emu list_isas)
 $(B)/bare/no_tokenizer.o: tests/arm/no_tokenizer.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) -MMD -MP -c $< -o $@

@@ -10,7 +10,7 @@ static struct emu *open_emu(u32 n_threads, u64 seed)
 {
     struct emu_opts o = {.n_threads = n_threads, .seed = seed, .poison = true};
     struct emu *e = emu_open(&o);
-    assert_non_null(e);
+    assert_true(e != NULL);
     return e;
 }
 
@@ -239,7 +239,7 @@ static void a_missing_barrier_shows(void **state)
         wrong[2] += !right;
     }
     emu_close(e);
-    assert_in_range(wrong[2], SEEDS * 3 / 4, SEEDS);
+    assert_true(wrong[2] >= SEEDS * 3 / 4);
 }
 
 struct pairs {
@@ -379,7 +379,7 @@ static void shared_memory_begins_poisoned(void **state)
 static void no_groups(struct at at, void *arg, u32 *shm)
 {
     (void)at, (void)arg, (void)shm;
-    fail();
+    assert_true(false);
 }
 
 /* ---- time ---- */
@@ -436,5 +436,5 @@ int main(void)
         cmocka_unit_test(shared_memory_begins_poisoned),
         cmocka_unit_test(the_time_of_a_meeting_is_printed),
     };
-    return cmocka_run_group_tests_name("emu", tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "base/pool.h"
 #include "gpu/emu_call.h"
@@ -48,11 +51,10 @@ struct emu_fiber {
 
 /* What lanes lay down, and take away while the next meeting may have begun: hence two of each. */
 struct table {
-    u32 in[LANES];
-    u32 all;                /* what every lane gets */
-    u8 a[16][32];
-    i8 b[8][32];
+    _Alignas(64) u32 in[LANES];
+    u32 a[16][8], b[8][8];  /* tiles: (row, word of four bytes), (word, column) */
     i32 c[16][8];
+    u32 all;                /* what every lane gets */
 };
 
 struct emu_simd {
@@ -321,25 +323,82 @@ u32 emu_ballot(struct emu_fiber *f, u32 v)
     return at->all;
 }
 
-/* c = a . b over k elements; a product is at most 255 * 128 in size, 32 of them fit easily. */
-static inline void multiply(struct table *at, u32 k, bool a_signed)
+#if defined(__SSE2__)
+
+/* Bytes 0..7 of v as eight 16-bit numbers. */
+static inline __m128i low_8(__m128i v, bool is_signed)
 {
-    i16 b[8][32];
-    for (u32 col = 0; col < 8; col++)
-        for (u32 i = 0; i < k; i++)
-            b[col][i] = at->b[col][i];
-    for (u32 row = 0; row < 16; row++) {
-        i16 a[32];
-        for (u32 i = 0; i < k; i++)
-            a[i] = a_signed ? (i8)at->a[row][i] : at->a[row][i];
-        for (u32 col = 0; col < 8; col++) {
-            i32 sum = 0;
-            for (u32 i = 0; i < k; i++)
-                sum += a[i] * b[col][i];
-            at->c[row][col] = sum;
+    return is_signed ? _mm_srai_epi16(_mm_unpacklo_epi8(v, v), 8) : _mm_unpacklo_epi8(v, _mm_setzero_si128());
+}
+
+static inline __m128i high_8(__m128i v, bool is_signed)
+{
+    return is_signed ? _mm_srai_epi16(_mm_unpackhi_epi8(v, v), 8) : _mm_unpackhi_epi8(v, _mm_setzero_si128());
+}
+
+/* c += pair of a row, times that pair of each column */
+#define ADD_PAIR(p, a, i)                                                                                        \
+    do {                                                                                                         \
+        __m128i pair = _mm_shuffle_epi32(a, (i) * 0x55);                                                         \
+        c0 = _mm_add_epi32(c0, _mm_madd_epi16(pair, b[(p) + (i)][0]));                                           \
+        c1 = _mm_add_epi32(c1, _mm_madd_epi16(pair, b[(p) + (i)][1]));                                           \
+    } while (0)
+
+/* c = a . b over 4 * words elements. b: a register has the same two elements, as 16-bit numbers, of four columns; a: eight elements of
+ * a row, of which two at a time are spread over a register. A product is at most 255 * 128 in size, 32 of them fit easily. */
+static inline void multiply(struct table *at, u32 words, bool a_signed)
+{
+    __m128i b[16][2];
+    for (u32 w = 0; w < words; w++)
+        for (u32 half = 0; half < 2; half++) {
+            __m128i v = _mm_load_si128((const __m128i *)(const void *)&at->b[w][4 * half]);
+            __m128 lo = _mm_castsi128_ps(low_8(v, true)), hi = _mm_castsi128_ps(high_8(v, true));
+            b[2 * w][half] = _mm_castps_si128(_mm_shuffle_ps(lo, hi, _MM_SHUFFLE(2, 0, 2, 0)));
+            b[2 * w + 1][half] = _mm_castps_si128(_mm_shuffle_ps(lo, hi, _MM_SHUFFLE(3, 1, 3, 1)));
         }
+    for (u32 row = 0; row < 16; row++) {
+        __m128i c0 = _mm_setzero_si128(), c1 = c0;
+        for (u32 w = 0; w < words; w += 4) {
+            __m128i v = _mm_load_si128((const __m128i *)(const void *)&at->a[row][w]);
+            __m128i lo = low_8(v, a_signed), hi = high_8(v, a_signed);
+            ADD_PAIR(2 * w, lo, 0);
+            ADD_PAIR(2 * w, lo, 1);
+            ADD_PAIR(2 * w, lo, 2);
+            ADD_PAIR(2 * w, lo, 3);
+            ADD_PAIR(2 * w + 4, hi, 0);
+            ADD_PAIR(2 * w + 4, hi, 1);
+            ADD_PAIR(2 * w + 4, hi, 2);
+            ADD_PAIR(2 * w + 4, hi, 3);
+        }
+        _mm_store_si128((__m128i *)(void *)&at->c[row][0], c0);
+        _mm_store_si128((__m128i *)(void *)&at->c[row][4], c1);
     }
 }
+
+#else
+
+/* c = a . b over 4 * words elements. */
+static inline void multiply(struct table *at, u32 words, bool a_signed)
+{
+    i16 a[16][32], b[8][32];
+    for (u32 i = 0; i < 4 * words; i++) {
+        for (u32 row = 0; row < 16; row++) {
+            u32 byte = at->a[row][i / 4] >> i % 4 * 8 & 255;
+            a[row][i] = a_signed ? (i8)byte : (i16)byte;
+        }
+        for (u32 col = 0; col < 8; col++)
+            b[col][i] = (i8)(at->b[i / 4][col] >> i % 4 * 8);
+    }
+    for (u32 row = 0; row < 16; row++)
+        for (u32 col = 0; col < 8; col++) {
+            i32 sum = 0;
+            for (u32 i = 0; i < 4 * words; i++)
+                sum += a[row][i] * b[col][i];
+            at->c[row][col] = sum;
+        }
+}
+
+#endif
 
 static inline void add_tile(const struct table *at, u32 g, u32 t, i32 c[4])
 {
@@ -353,17 +412,17 @@ void emu_tile(struct emu_fiber *f, i32 c[4], const u32 a[4], const u32 b[2], boo
 {
     struct table *at = &f->simd->tables[f->simd->side];
     u32 g = f->lane / 4, t = f->lane % 4;
-    memcpy(&at->a[g][4 * t], &a[0], 4);
-    memcpy(&at->a[g + 8][4 * t], &a[1], 4);
-    memcpy(&at->a[g][16 + 4 * t], &a[2], 4);
-    memcpy(&at->a[g + 8][16 + 4 * t], &a[3], 4);
-    memcpy(&at->b[g][4 * t], &b[0], 4);
-    memcpy(&at->b[g][16 + 4 * t], &b[1], 4);
+    at->a[g][t] = a[0];
+    at->a[g + 8][t] = a[1];
+    at->a[g][4 + t] = a[2];
+    at->a[g + 8][4 + t] = a[3];
+    at->b[t][g] = b[0];
+    at->b[4 + t][g] = b[1];
     if (last_to_arrive(f, a_signed ? TILE_S : TILE_U)) {
         if (a_signed)
-            multiply(at, 32, true);
+            multiply(at, 8, true);
         else
-            multiply(at, 32, false);
+            multiply(at, 8, false);
         end_meeting(f);
     } else
         wait_turn(f);
@@ -374,11 +433,11 @@ void emu_tile_16(struct emu_fiber *f, i32 c[4], u32 a0, u32 a1, u32 b0)
 {
     struct table *at = &f->simd->tables[f->simd->side];
     u32 g = f->lane / 4, t = f->lane % 4;
-    memcpy(&at->a[g][4 * t], &a0, 4);
-    memcpy(&at->a[g + 8][4 * t], &a1, 4);
-    memcpy(&at->b[g][4 * t], &b0, 4);
+    at->a[g][t] = a0;
+    at->a[g + 8][t] = a1;
+    at->b[t][g] = b0;
     if (last_to_arrive(f, TILE_16)) {
-        multiply(at, 16, true);
+        multiply(at, 4, true);
         end_meeting(f);
     } else
         wait_turn(f);
