@@ -105,7 +105,7 @@ sanitized_server() { # raw takes a minute and a half there
 
 # The longest first.
 arm_programs() {
-    for test in test_golden test_products test_attend test_rows test_exact; do
+    for test in test_golden test_products test_attend test_rows test_exact test_emu; do
         echo "arm-$test qemu-aarch64 -cpu max build/arm/bare/$test"
     done
     echo "arm-processors sh tests/arm/run.sh build/arm/bare"

@@ -43,9 +43,16 @@ static u32 barrier_word(u32 file, u32 line)
     return GROUP_BARRIER | file << 4 | line << 12;
 }
 
+/* A SIMD group lies in an aligned block that begins with its fibers, so that group and next lane are found from a lane's address without
+ * a load: the loads between two lanes, each needing the one before, are what a meeting's time is made of. */
+enum {
+    FIBER_BYTES = FIBER_UCONTEXT ? 8192 : FIBER_ASAN || FIBER_TSAN ? 128 : 64,
+    RING_BYTES = LANES * FIBER_BYTES,
+    BLOCK_BYTES = 4 * RING_BYTES
+};
+
 struct emu_fiber {
-    _Alignas(64) struct fiber fiber;
-    struct emu_simd *simd;
+    _Alignas(FIBER_BYTES) struct fiber fiber;
     u32 lane;
 };
 
@@ -58,27 +65,28 @@ struct table {
 };
 
 struct emu_simd {
+    struct emu_fiber ring[LANES];
     struct emu_thread *thread;
-    struct emu_fiber *fibers; /* 32 */
     u32 index;
     u32 arrived;
     u32 word;               /* of the meeting, or where the whole SIMD group waits */
-    u32 stride;
+    u32 stride;             /* to the next lane, bytes in the ring */
     u32 side;               /* table of the meeting */
     struct table tables[2];
 };
 
+_Static_assert(sizeof(struct emu_fiber) == FIBER_BYTES && sizeof(struct emu_simd) <= BLOCK_BYTES, "a SIMD group fits its block");
+
 struct emu_thread {
     struct emu *emu;
     struct fiber host;
-    struct emu_fiber fibers[GPU_THREADS];
-    struct emu_simd simds[GPU_SIMDS];
+    struct emu_simd *simds[GPU_SIMDS];
     u32 ready;              /* bit s: SIMD group s may run */
     u32 group, n_groups;
     u32 turn_mask;          /* a SIMD group loses its turn where a draw has none of these bits; 0xFFFFFFFF: hardly ever */
     u64 random;
     u32 *shm;
-    u8 *stacks;
+    u8 *blocks, *stacks;    /* mapped */
     u8 *shm_map;
     size_t shm_room;        /* without the guard pages */
     bool failed;
@@ -117,6 +125,11 @@ static u64 mix(u64 x)
     return x ^ x >> 31;
 }
 
+static inline struct emu_simd *simd_of(struct emu_fiber *f)
+{
+    return (struct emu_simd *)(void *)((uintptr_t)f & ~(uintptr_t)(BLOCK_BYTES - 1));
+}
+
 static inline u32 pick_bit(u32 mask, u32 random)
 {
     u32 rot = random % GPU_SIMDS, turned = (mask >> rot | mask << (GPU_SIMDS - rot)) & ((1u << GPU_SIMDS) - 1);
@@ -128,7 +141,7 @@ static inline u32 pick_bit(u32 mask, u32 random)
 static struct emu_fiber *next_turn(struct emu_thread *t)
 {
     u32 r = draw(t);
-    return &t->simds[pick_bit(t->ready, r)].fibers[r >> 8 & 31];
+    return &t->simds[pick_bit(t->ready, r)]->ring[r >> 8 & 31];
 }
 
 static inline void go_on(struct emu_fiber *f, struct emu_fiber *to)
@@ -150,7 +163,7 @@ static const char *say(char *buf, size_t n, u32 word)
 /* Does not return: the host thread sets all fibers anew. */
 static void give_up(struct emu_fiber *f)
 {
-    struct emu_thread *t = f->simd->thread;
+    struct emu_thread *t = simd_of(f)->thread;
     t->failed = true;
     fiber_switch(&f->fiber, &t->host);
     __builtin_trap();
@@ -158,7 +171,7 @@ static void give_up(struct emu_fiber *f)
 
 static __attribute__((noinline)) void lanes_differ(struct emu_fiber *f, u32 word)
 {
-    struct emu_simd *s = f->simd;
+    struct emu_simd *s = simd_of(f);
     struct emu_thread *t = s->thread;
     char here[64], there[64];
     err_set(&t->err, "kernel %s, group %u of %u, SIMD group %u: lane %u is at %s while other lanes are at %s (seed %llu)", t->emu->name,
@@ -169,13 +182,13 @@ static __attribute__((noinline)) void lanes_differ(struct emu_fiber *f, u32 word
 
 static void simds_differ(struct emu_fiber *f)
 {
-    struct emu_thread *t = f->simd->thread;
+    struct emu_thread *t = simd_of(f)->thread;
     char here[64], there[64];
     u32 other = 0;
-    while (t->simds[other].word == f->simd->word)
+    while (t->simds[other]->word == simd_of(f)->word)
         other++;
     err_set(&t->err, "kernel %s, group %u of %u: SIMD group %u is at %s while SIMD group %u is at %s (seed %llu)", t->emu->name, t->group,
-            t->n_groups, f->simd->index, say(here, sizeof here, f->simd->word), other, say(there, sizeof there, t->simds[other].word),
+            t->n_groups, simd_of(f)->index, say(here, sizeof here, simd_of(f)->word), other, say(there, sizeof there, t->simds[other]->word),
             (unsigned long long)t->emu->opts.seed);
     give_up(f);
 }
@@ -185,7 +198,7 @@ static void simds_differ(struct emu_fiber *f)
 /* f comes to its meeting: true for the last of its SIMD group. */
 static inline bool last_to_arrive(struct emu_fiber *f, u32 word)
 {
-    struct emu_simd *s = f->simd;
+    struct emu_simd *s = simd_of(f);
     if (s->arrived == 0)
         s->word = word;
     else if (s->word != word)
@@ -196,22 +209,23 @@ static inline bool last_to_arrive(struct emu_fiber *f, u32 word)
 /* Not the last: the next lane's turn, back when this lane's comes again, after the meeting. */
 static inline void wait_turn(struct emu_fiber *f)
 {
-    struct emu_simd *s = f->simd;
-    fiber_switch(&f->fiber, &s->fibers[(f->lane + s->stride) & 31].fiber);
+    struct emu_simd *s = simd_of(f);
+    uintptr_t next = ((uintptr_t)f + s->stride) & (RING_BYTES - 1);
+    fiber_switch(&f->fiber, (struct fiber *)(void *)((u8 *)s + next));
 }
 
 static inline void open_next(struct emu_simd *s)
 {
     s->arrived = 0;
     s->side ^= 1;
-    s->stride = draw(s->thread) >> 8 | 1;
+    s->stride = (draw(s->thread) >> 8 | 1) * FIBER_BYTES;
 }
 
 /* The last: the meeting is over. */
 static inline void end_meeting(struct emu_fiber *f)
 {
-    struct emu_thread *t = f->simd->thread;
-    open_next(f->simd);
+    struct emu_thread *t = simd_of(f)->thread;
+    open_next(simd_of(f));
     if (!(t->random >> 32 & t->turn_mask))
         go_on(f, next_turn(t));
 }
@@ -219,13 +233,13 @@ static inline void end_meeting(struct emu_fiber *f)
 /* The last, where the whole SIMD group waits for the others: at a barrier or at its end. */
 static void end_turn(struct emu_fiber *f)
 {
-    struct emu_thread *t = f->simd->thread;
-    u32 word = f->simd->word;
-    open_next(f->simd);
-    t->ready &= ~(1u << f->simd->index);
+    struct emu_thread *t = simd_of(f)->thread;
+    u32 word = simd_of(f)->word;
+    open_next(simd_of(f));
+    t->ready &= ~(1u << simd_of(f)->index);
     if (!t->ready) {
         for (u32 s = 0; s < GPU_SIMDS; s++)
-            if (t->simds[s].word != word)
+            if (t->simds[s]->word != word)
                 simds_differ(f);
         t->ready = (1u << GPU_SIMDS) - 1;
         if (word == END_) {
@@ -240,7 +254,7 @@ static void end_turn(struct emu_fiber *f)
 
 void emu_barrier(struct emu_fiber *f, u32 file, u32 line)
 {
-    const struct emu_opts *o = &f->simd->thread->emu->opts;
+    const struct emu_opts *o = &simd_of(f)->thread->emu->opts;
     if (file == o->no_file && line == o->no_line)
         return;
     if (file >= MAX_FILES || line >= MAX_LINES)
@@ -269,7 +283,7 @@ void emu_simd_barrier(struct emu_fiber *f)
 
 u32 emu_shuffle(struct emu_fiber *f, u32 v, u32 from_lane)
 {
-    struct table *at = &f->simd->tables[f->simd->side];
+    struct table *at = &simd_of(f)->tables[simd_of(f)->side];
     at->in[f->lane] = v;
     if (last_to_arrive(f, SHUFFLE))
         end_meeting(f);
@@ -280,7 +294,7 @@ u32 emu_shuffle(struct emu_fiber *f, u32 v, u32 from_lane)
 
 u32 emu_max(struct emu_fiber *f, u32 v)
 {
-    struct table *at = &f->simd->tables[f->simd->side];
+    struct table *at = &simd_of(f)->tables[simd_of(f)->side];
     at->in[f->lane] = v;
     if (last_to_arrive(f, MAX)) {
         u32 m = 0;
@@ -295,7 +309,7 @@ u32 emu_max(struct emu_fiber *f, u32 v)
 
 i32 emu_sum(struct emu_fiber *f, i32 v)
 {
-    struct table *at = &f->simd->tables[f->simd->side];
+    struct table *at = &simd_of(f)->tables[simd_of(f)->side];
     at->in[f->lane] = (u32)v;
     if (last_to_arrive(f, SUM)) {
         u32 sum = 0;
@@ -310,7 +324,7 @@ i32 emu_sum(struct emu_fiber *f, i32 v)
 
 u32 emu_ballot(struct emu_fiber *f, u32 v)
 {
-    struct table *at = &f->simd->tables[f->simd->side];
+    struct table *at = &simd_of(f)->tables[simd_of(f)->side];
     at->in[f->lane] = v;
     if (last_to_arrive(f, BALLOT)) {
         u32 bits = 0;
@@ -410,7 +424,7 @@ static inline void add_tile(const struct table *at, u32 g, u32 t, i32 c[4])
 
 void emu_tile(struct emu_fiber *f, i32 c[4], const u32 a[4], const u32 b[2], bool a_signed)
 {
-    struct table *at = &f->simd->tables[f->simd->side];
+    struct table *at = &simd_of(f)->tables[simd_of(f)->side];
     u32 g = f->lane / 4, t = f->lane % 4;
     at->a[g][t] = a[0];
     at->a[g + 8][t] = a[1];
@@ -431,7 +445,7 @@ void emu_tile(struct emu_fiber *f, i32 c[4], const u32 a[4], const u32 b[2], boo
 
 void emu_tile_16(struct emu_fiber *f, i32 c[4], u32 a0, u32 a1, u32 b0)
 {
-    struct table *at = &f->simd->tables[f->simd->side];
+    struct table *at = &simd_of(f)->tables[simd_of(f)->side];
     u32 g = f->lane / 4, t = f->lane % 4;
     at->a[g][t] = a0;
     at->a[g + 8][t] = a1;
@@ -449,9 +463,9 @@ void emu_tile_16(struct emu_fiber *f, i32 c[4], u32 a0, u32 a1, u32 b0)
 static void lane_main(void *arg)
 {
     struct emu_fiber *f = arg;
-    struct emu_thread *t = f->simd->thread;
+    struct emu_thread *t = simd_of(f)->thread;
     for (;;) {
-        struct at at = {t->group, t->n_groups, f->simd->index * LANES + f->lane, f->simd->index, f->lane, f};
+        struct at at = {t->group, t->n_groups, simd_of(f)->index * LANES + f->lane, simd_of(f)->index, f->lane, f};
         t->emu->fn(at, t->emu->arg, t->shm);
         at_end(f);
     }
@@ -461,13 +475,13 @@ static void set_fibers(struct emu_thread *t)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     for (u32 i = 0; i < GPU_THREADS; i++) {
-        struct emu_fiber *f = &t->fibers[i];
+        struct emu_fiber *f = &t->simds[i / LANES]->ring[i % LANES];
         u8 *stack = t->stacks + i * (STACK_BYTES + page) + page; /* the page below is the guard */
         fiber_set(&f->fiber, stack, STACK_BYTES - i % LANES * STACK_SHIFT, lane_main, f);
     }
     for (u32 s = 0; s < GPU_SIMDS; s++) {
-        t->simds[s].arrived = 0;
-        t->simds[s].stride = 1;
+        t->simds[s]->arrived = 0;
+        t->simds[s]->stride = FIBER_BYTES;
     }
     t->ready = (1u << GPU_SIMDS) - 1;
     t->failed = false;
@@ -637,44 +651,47 @@ static size_t stacks_bytes(void)
     return GPU_THREADS * (STACK_BYTES + page) + page;
 }
 
+static void close_thread(struct emu_thread *t)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (u32 i = 0; i < GPU_THREADS; i++)
+        if (t->simds[i / LANES])
+            fiber_unset(&t->simds[i / LANES]->ring[i % LANES].fiber);
+    if (t->blocks)
+        munmap(t->blocks, (GPU_SIMDS + 1) * BLOCK_BYTES);
+    if (t->stacks)
+        munmap(t->stacks, stacks_bytes());
+    if (t->shm_map)
+        munmap(t->shm_map, t->shm_room + 2 * page);
+    mem_free(t, sizeof *t);
+}
+
 static struct emu_thread *open_thread(struct emu *e)
 {
     struct emu_thread *t = mem_alloc(sizeof *t);
     if (!t)
         return NULL;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    bool good = (t->stacks = map(stacks_bytes())) != NULL;
+    t->emu = e;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), blocks_bytes = (GPU_SIMDS + 1) * BLOCK_BYTES;
+    t->stacks = map(stacks_bytes());
+    t->blocks = map(blocks_bytes);
+    bool good = t->stacks && t->blocks && mprotect(t->blocks, blocks_bytes, PROT_READ | PROT_WRITE) == 0;
     for (u32 i = 0; good && i < GPU_THREADS; i++)
         good = mprotect(t->stacks + i * (STACK_BYTES + page) + page, STACK_BYTES, PROT_READ | PROT_WRITE) == 0;
     if (!good) {
-        if (t->stacks)
-            munmap(t->stacks, stacks_bytes());
-        mem_free(t, sizeof *t);
+        close_thread(t);
         return NULL;
     }
-    t->emu = e;
-    for (u32 s = 0; s < GPU_SIMDS; s++) {
-        t->simds[s].thread = t;
-        t->simds[s].fibers = t->fibers + s * LANES;
-        t->simds[s].index = s;
-    }
-    for (u32 i = 0; i < GPU_THREADS; i++) {
-        t->fibers[i].simd = &t->simds[i / LANES];
-        t->fibers[i].lane = i % LANES;
+    u8 *block = t->blocks + (BLOCK_BYTES - (uintptr_t)t->blocks % BLOCK_BYTES);
+    for (u32 s = 0; s < GPU_SIMDS; s++, block += BLOCK_BYTES) {
+        t->simds[s] = (struct emu_simd *)(void *)block;
+        t->simds[s]->thread = t;
+        t->simds[s]->index = s;
+        for (u32 lane = 0; lane < LANES; lane++)
+            t->simds[s]->ring[lane].lane = lane;
     }
     set_fibers(t);
     return t;
-}
-
-static void close_thread(struct emu_thread *t)
-{
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    for (u32 i = 0; i < GPU_THREADS; i++)
-        fiber_unset(&t->fibers[i].fiber);
-    munmap(t->stacks, stacks_bytes());
-    if (t->shm_map)
-        munmap(t->shm_map, t->shm_room + 2 * page);
-    mem_free(t, sizeof *t);
 }
 
 struct emu *emu_open(const struct emu_opts *o)
