@@ -42,7 +42,7 @@ struct norm_args {
 };
 
 /* Rotation, and keys and values into the arena (layer's part).
- * 0 inputs, 1 q: rows, in place, 2 k, 3 v: rows, 4 q norm or none, 5 k norm or none, 6 rotation (position, d_rope): pairs (cos, sin),
+ * 0 inputs, 1 q, 2 k: rows, in place (k for a trace), 3 v: rows, 4 q norm or none, 5 k norm or none, 6 rotation (position, d_rope): pairs (cos, sin),
  * 7 arena of the layer */
 struct store_args {
     u32 rows_at;       /* table 0 */
@@ -94,12 +94,14 @@ struct float_args {
  *   ids_at:   (rows, n_used) expert; w_at: (rows, n_used) float weight
  *   pairs_at: row * n_used + rank, sorted by expert, stable
  *   tiles_at: [0] number of tiles, then 2 words a tile: expert, first pair | pairs << 24
+ * 3 hits out (where `hits`): word hits_at gets the number of different experts; per_row and more than 32 pairs: of pairs
  * A tile has at most tile_rows pairs of one expert; per_row: each pair is a tile of its own, in order of pairs. */
 struct route_args {
     u32 which;
     u32 n_experts, n_used, stride, used_norm;
     float used_scale;
     u32 ids_at, w_at, pairs_at, tiles_at, tile_rows, per_row;
+    u32 hits, hits_at;
 };
 
 /* Chosen experts of all rows: act = silu(gate . h) * (up . h).
@@ -216,7 +218,10 @@ enum gpu_kernel {
     GK_COUNT
 };
 
-/* Bytes of shared memory a launch of a product needs: staged act rows (N of them, n_pad bytes each and 64 apart from bank to bank; a scale
- * and a sum a block) and the segments' sums. Other kernels: see GPU_SHM_... in their files' heads. */
+/* Kernels whose shared memory begins with a ring (gpu.h). */
+#define GPU_HAS_RING(kernel)                                                                                     \
+    ((kernel) == GK_product_1 || (kernel) == GK_product_2 || (kernel) == GK_product_4 || (kernel) == GK_product_many ||  \
+     (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 || \
+     (kernel) == GK_experts_in_many || (kernel) == GK_experts_out_many)
 
 #endif

@@ -12,6 +12,10 @@
 
 enum { GPU_THREADS = 256, GPU_SIMDS = GPU_THREADS / 32, GPU_BUFS = 16 };
 
+/* A ring: shared memory into which each SIMD group has weights fetched ahead, its own part of it: marks, then slots. It stands before the shared
+ * memory of kernels that have one (GPU_HAS_RING, args.h). */
+enum { RING_MARKS = 8, RING_SLOT_WORDS = 1184, RING_SIMD_WORDS = RING_MARKS + RING_SLOT_WORDS, RING_WORDS = GPU_SIMDS * RING_SIMD_WORDS, RING_SLOTS = 4 };
+
 #if defined(__CUDACC__)
 
 typedef unsigned char u8;
@@ -32,9 +36,14 @@ typedef uint2 w2;
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
 
+struct ring {
+    u32 turns; /* bit s: which of its two turns slot s is in */
+};
+
 struct at {
     u32 group, n_groups;   /* this group of so many */
     u32 thread, simd, lane; /* thread = 32 * simd + lane */
+    struct ring *ring;
 };
 
 #define EX_FN KFN
@@ -76,6 +85,49 @@ KFN w4 load16_once(const void *p)
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 }
+
+/* The ring's words; all lanes of a SIMD group call each. ring_open: once, before any other. ring_fetch: `bytes` (a multiple of 16) are on their
+ * way into slot `slot`, at word `to` of the SIMD group's part; SIMD_BARRIER after the last read of what the slot held. ring_take: they are
+ * there. Each fetch is taken once, a slot's before its next fetch. */
+#if __CUDA_ARCH__ >= 900
+KFN u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+KFN void ring_open(struct at at, u32 *ring)
+{
+    at.ring->turns = 0;
+    if (at.lane == 0u) {
+        u32 mark = shared_address(ring + at.simd * RING_SIMD_WORDS);
+        for (u32 i = 0; i < RING_SLOTS; i++)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(mark + 8u * i) : "memory");
+        asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+    }
+    __syncwarp();
+}
+KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
+{
+    if (at.lane == 0u) {
+        u32 mark = shared_address(ring + at.simd * RING_SIMD_WORDS) + 8u * slot;
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(mark), "r"(bytes) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                     : : "r"(shared_address(ring + at.simd * RING_SIMD_WORDS + to)), "l"(from), "r"(bytes), "r"(mark) : "memory");
+    }
+}
+KFN void ring_take(struct at at, u32 *ring, u32 slot)
+{
+    u32 mark = shared_address(ring + at.simd * RING_SIMD_WORDS) + 8u * slot, done = 0;
+    while (!done)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done) : "r"(mark), "r"(at.ring->turns >> slot & 1u) : "memory");
+    at.ring->turns ^= 1u << slot;
+}
+#else /* as the emulator: the lanes copy at once */
+KFN void ring_open(struct at at, u32 *ring) {}
+KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
+{
+    for (u32 i = at.lane * 16u; i < bytes; i += 512u)
+        *(w4 *)(ring + at.simd * RING_SIMD_WORDS + to + i / 4u) = load16_once((const u8 *)from + i);
+}
+KFN void ring_take(struct at at, u32 *ring, u32 slot) { __syncwarp(); }
+#endif
 
 /* c += A . B over 32 (tile_16: 16) elements, exact integers; a and b hold bytes. Lane 4 g + t of a SIMD group holds
  *   a[0], a[1] elements 4t..4t+3 of rows g and g + 8 of A, a[2], a[3] elements 16 + 4t..; b[0], b[1] the same elements of column g of B;
@@ -123,6 +175,7 @@ struct at {
     struct emu_fiber *fiber;
 };
 
+
 /* Defined in emu.c. A barrier has the line of its text for a name, so that a test can take it away. */
 void emu_barrier(struct emu_fiber *f, u32 file, u32 line);
 void emu_simd_barrier(struct emu_fiber *f);
@@ -156,6 +209,19 @@ KFN w4 load16(const void *p) { return *(const w4 *)p; }
 KFN w4 load16_once(const void *p) { return *(const w4 *)p; }
 KFN w2 load8(const void *p) { return *(const w2 *)p; }
 KFN void prefetch(const void *p) { (void)p; }
+/* The lanes copy 16 bytes each in turn, at once. */
+KFN void ring_open(struct at at, u32 *ring) { (void)at, (void)ring; }
+KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
+{
+    (void)slot;
+    for (u32 i = at.lane * 16; i < bytes; i += 32 * 16)
+        memcpy((u8 *)(ring + at.simd * RING_SIMD_WORDS + to) + i, (const u8 *)from + i, 16);
+}
+KFN void ring_take(struct at at, u32 *ring, u32 slot)
+{
+    (void)ring, (void)slot;
+    emu_simd_barrier(at.fiber);
+}
 KFN void tile_u(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, false); }
 KFN void tile_s(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, true); }
 KFN void tile_16(struct at at, i32 *c, u32 a0, u32 a1, u32 b0) { emu_tile_16(at.fiber, c, a0, a1, b0); }

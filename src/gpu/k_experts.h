@@ -1,58 +1,27 @@
-/* The chosen experts of few rows. A tile (route lists) is up to 8 * n8 pairs (row, rank) of one expert; a unit is a panel of 16 outputs of a tile, and
- * a group takes a contiguous share of units. As in k_product.h the weights' tiles along the row are dealt to the 8 SIMD groups and their
- * sums meet in shared memory.
+/* The chosen experts of few rows. A tile (route lists) is up to 8 * n8 pairs (row, rank) of one expert, a unit a panel of 16 outputs of a tile; a group takes
+ * a contiguous share of units, and its SIMD groups the weights' tiles as in k_product.h, each through its ring.
  *
- * experts_in: gate and up of a panel together, then silu(gate) * up. With at most 8 rows all rows are staged once and a lane picks its pairs'
- * columns; with more each tile's rows are staged when the tile is reached.
- * experts_out, fused: at most 8 rows, every pair a tile of its own: a unit is a panel of outputs for all pairs, joined in rank order into
- * the residual stream. Not fused: as experts_in with one matrix. */
+ * experts_in: gate and up of a panel are one unit of 2 * n_seg tiles, then silu(gate) * up. With at most 8 rows all rows are staged once and
+ * a lane picks its pairs' columns; with more each tile's rows are staged when the tile is reached.
+ * experts_out: the same with one matrix.
+ * experts_out, fused: at most 8 rows, every pair a tile of its own: a unit is a panel of outputs for all pairs, a pair to a SIMD group; joined in
+ * rank order into the residual stream.
+ *
+ *   shared memory: ring | staged rows | sums [2][2 n_seg][n8][32 lanes][4], or fused [2][pairs][16] */
 
-struct experts_where {
-    u32 n_pad, n_seg, n_cols; /* columns staged at a time */
-    SHM u32 *stage;
-    SHM float *sums;
-    u32 turn;
-    u32 expert, first, n_pairs; /* of the tile */
+struct experts_shape {
+    u32 n_panels, n_pad, n_seg, tiles; /* tiles: of a unit */
+    u32 type0, type1;
+    u32 slot_words, slots;
+    bool split;
+    DEV const u8 *w0, *w1;  /* experts' matrices one after another; w1 NULL: one matrix */
+    DEV const u32 *list;    /* tiles_at */
+    DEV const u32 *pairs;
 };
 
-/* The tile's pairs, each SIMD group some, into columns 0... per: pairs that share an act row. */
-KFN void experts_stage(struct at at, DEV const u32 *act, u32 act_words, DEV const u32 *pairs, u32 per, THR const struct experts_where *w)
-{
-    for (u32 c = at.simd; c < w->n_pairs; c += GPU_SIMDS) {
-        u32 rest, row = split_u32(pairs[w->first + c], per, &rest);
-        stage_act(w->stage, w->n_cols, c, w->n_pad, act + (u64)row * act_words, at.lane, 32u);
-    }
-}
-
-/* A lane's columns when pair c of the tile is staged in column row_of(pair). */
-KFN void experts_columns(struct at at, DEV const u32 *pairs, u32 per, THR const struct experts_where *w, THR struct columns *col)
-{
-    u32 g = at.lane >> 2, t = at.lane & 3u, rest;
-    u32 mine = split_u32(pairs[w->first + least_u32(g, w->n_pairs - 1u)], per, &rest);
-    col[0].q = mine * STAGE_STRIDE(w->n_pad) + t * 4u;
-    col[0].s0 = 2u * split_u32(pairs[w->first + least_u32(2u * t, w->n_pairs - 1u)], per, &rest);
-    col[0].s1 = 2u * split_u32(pairs[w->first + least_u32(2u * t + 1u, w->n_pairs - 1u)], per, &rest);
-}
-
-KFN void sums_put(struct at at, const u32 n8, SHM float *to, THR const float *v)
-{
-    UNROLL
-    for (u32 j = 0; j < n8; j++) {
-        SHM float *p = to + j * 128u + at.lane * 4u;
-        p[0] = v[4u * j];
-        p[1] = v[4u * j + 1u];
-        p[2] = v[4u * j + 2u];
-        p[3] = v[4u * j + 3u];
-    }
-}
-
-KFN float sums_get(SHM const float *part, u32 n_seg, u32 step)
-{
-    float total = 0.0f;
-    for (u32 s = 0; s < n_seg; s++)
-        total = total + part[s * step];
-    return total;
-}
+struct experts_tile {
+    u32 expert, first, n_pairs;
+};
 
 KFN float silu_times(float g, float u)
 {
@@ -61,152 +30,261 @@ KFN float silu_times(float g, float u)
     return ex_flush(g * s * u);
 }
 
-/* Panels [p0, p1) of a tile's expert: n_mats matrices side by side (2: gate and up). times: y holds gate . h, by this same thread. */
-KFN void experts_panels(struct at at, const u32 n8, const u32 type, const u32 n_mats, bool times, u32 n_out, u32 y_stride, DEV const u8 *w0, DEV const u8 *w1,
-                        DEV float *y, DEV const u32 *pairs, THR struct experts_where *w, THR const struct columns *col, u32 p0, u32 p1)
+KFN void experts_shape_of(THR struct experts_shape *s, u32 n_in, u32 n_out, u32 type0, u32 type1, DEV const u8 *w0, DEV const u8 *w1, DEV const u32 *list,
+                          DEV const u32 *pairs)
 {
-    const u32 tile = GPU_TILE_BYTES(type);
-    u32 most = n_mats == 2u ? 1u : product_batch(w->n_seg);
-    u32 one = w->n_seg * n8 * 128u, half = most * n_mats * one;
-    for (u32 p = p0; p < p1; p += most) {
-        u32 n = least_u32(most, p1 - p), tiles = n * n_mats * w->n_seg; /* tile i: of gate, then of up */
-        u64 from = (u64)p * w->n_seg * tile;
-        SHM float *sums = w->sums + w->turn * half;
-        u32 seg = at.simd;
-        bool up = false;
-        w4 r[TILE_REGS];
-        while (seg >= w->n_seg) {
-            seg -= w->n_seg;
-            up = !up;
+    u32 most = GPU_TILE_BYTES(type0);
+    if (w1 && GPU_TILE_BYTES(type1) > most)
+        most = GPU_TILE_BYTES(type1);
+    s->n_panels = panels_of(n_out);
+    s->n_pad = GPU_PAD(n_in);
+    s->n_seg = s->n_pad / GPU_SEG;
+    s->tiles = w1 ? 2u * s->n_seg : s->n_seg;
+    s->split = s->n_seg >= GPU_SIMDS;
+    s->type0 = type0;
+    s->type1 = type1;
+    s->slot_words = most / 4u;
+    s->slots = ring_slots(most);
+    s->w0 = w0;
+    s->w1 = w1;
+    s->list = list;
+    s->pairs = pairs;
+}
+
+KFN void experts_tile_of(THR const struct experts_shape *s, u32 unit, THR struct experts_tile *t, THR u32 *panel)
+{
+    u32 tile = split_u32(unit, s->n_panels, panel), word = s->list[2u + 2u * tile];
+    t->expert = s->list[1u + 2u * tile];
+    t->first = word & 0xFFFFFFu;
+    t->n_pairs = word >> 24;
+}
+
+KFN void experts_fetch_tile(struct at at, THR const struct experts_shape *s, SHM u32 *ring, u32 slot, u32 expert, u32 panel, u32 seg)
+{
+    bool second = seg >= s->n_seg;
+    u32 bytes = GPU_TILE_BYTES(second ? s->type1 : s->type0);
+    DEV const u8 *from = (second ? s->w1 : s->w0) + (((u64)expert * s->n_panels + panel) * s->n_seg + (second ? seg - s->n_seg : seg)) * bytes;
+    ring_fetch(at, ring, slot, RING_MARKS + slot * s->slot_words, from, bytes);
+}
+
+KFN void experts_fetch(struct at at, THR const struct experts_shape *s, THR struct tile_walk *f, SHM u32 *ring, u32 slot)
+{
+    if (f->unit >= f->end)
+        return;
+    struct experts_tile t;
+    u32 panel;
+    experts_tile_of(s, f->unit, &t, &panel);
+    experts_fetch_tile(at, s, ring, slot, t.expert, panel, f->seg);
+    tile_walk_next(at, s->split, s->tiles, f);
+}
+
+/* A lane's columns when the pairs' rows are the staged columns. */
+KFN void experts_columns(struct at at, THR const struct experts_shape *s, THR const struct experts_tile *tile, u32 per, THR struct columns *col)
+{
+    u32 g = at.lane >> 2, t = at.lane & 3u, rest, last = tile->n_pairs - 1u;
+    DEV const u32 *pairs = s->pairs + tile->first;
+    col[0].q = split_u32(pairs[least_u32(g, last)], per, &rest) * STAGE_STRIDE(s->n_pad) + t * 4u;
+    col[0].s0 = 2u * split_u32(pairs[least_u32(2u * t, last)], per, &rest);
+    col[0].s1 = 2u * split_u32(pairs[least_u32(2u * t + 1u, last)], per, &rest);
+}
+
+/* What the units of a launch share: rows by act (or by floats), `per` pairs to a row; all: staged once, by the caller. */
+struct experts_rows {
+    DEV const u32 *act;
+    DEV const float *x;   /* SRC_FLOAT, or NULL */
+    u32 n_in, x_stride, per, n_out, y_stride;
+    DEV float *y;
+    bool all;
+};
+
+KFN void experts_stage(struct at at, const u32 n8, THR const struct experts_shape *s, THR const struct experts_rows *r, THR const struct experts_tile *t, SHM u32 *stage)
+{
+    for (u32 c = at.simd; c < t->n_pairs; c += GPU_SIMDS) {
+        u32 rest, row = split_u32(s->pairs[t->first + c], r->per, &rest);
+        if (r->x)
+            stage_floats(at, stage, 8u * n8, c, r->n_in, r->x + (u64)row * r->x_stride, (DEV const float *)0, 0.0f, at.lane, 32u, (DEV u32 *)0);
+        else
+            stage_act(stage, 8u * n8, c, s->n_pad, r->act + (u64)row * (GPU_ACT_BYTES(r->n_in) / 4u), at.lane, 32u);
+    }
+}
+
+KFN void experts_few(struct at at, const u32 n8, THR const struct experts_shape *s, THR const struct experts_rows *r, SHM u32 *ring, THR struct tile_walk *f, u32 from,
+                     u32 to)
+{
+    SHM u32 *stage = ring + RING_WORDS;
+    SHM float *sums = (SHM float *)(stage + STAGE_WORDS(8u * n8, s->n_pad));
+    u32 slot = 0, turn = 0, done = ~0u;
+    struct tile_walk w;
+    struct columns col[4];
+    float total[16], second[16];
+    tile_walk_begin(at, from, to, s->split, s->tiles, &w);
+    columns_in_order(at, n8, s->n_pad, col);
+    NO_UNROLL
+    for (u32 unit = from; unit < to;) {
+        struct experts_tile t, mine_t;
+        u32 panel, first_panel, n_units;
+        experts_tile_of(s, unit, &t, &first_panel);
+        panel = first_panel;
+        mine_t = t;
+        n_units = s->split ? 1u : least_u32(GPU_SIMDS, to - unit);
+        n_units = r->all ? n_units : least_u32(n_units, s->n_panels - first_panel);
+        if (!r->all && unit - first_panel != done) { /* the tile's first unit names it */
+            if (!s->split && done != ~0u)
+                BARRIER(at);
+            experts_stage(at, n8, s, r, &t, stage);
+            BARRIER(at);
+            done = unit - first_panel;
         }
-        if (TILE_AHEAD(type) && at.simd < tiles)
-            tile_load(at, type, (n_mats == 2u && up ? w1 + from + seg * tile : w0 + from + at.simd * tile), r);
-        NO_UNROLL
-        for (u32 i = at.simd; i < tiles; i += GPU_SIMDS) {
-            w4 next[TILE_REGS];
-            float v[16];
-            u32 next_seg = seg + GPU_SIMDS;
-            bool next_up = up;
-            while (next_seg >= w->n_seg) {
-                next_seg -= w->n_seg;
-                next_up = !next_up;
+        if (s->split || w.unit < unit + n_units) {
+            if (!s->split)
+                experts_tile_of(s, w.unit, &mine_t, &panel);
+            if (r->all)
+                experts_columns(at, s, &mine_t, r->per, col);
+            UNROLL
+            for (u32 i = 0; i < 4u * n8; i++)
+                total[i] = second[i] = 0.0f;
+            NO_UNROLL
+            for (u32 now = w.unit; w.unit == now;) {
+                float v[16];
+                bool up = w.seg >= s->n_seg;
+                ring_take(at, ring, slot);
+                SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s->slot_words;
+                FOR_TYPE(up ? s->type1 : s->type0,
+                         tile_sums(at, n8, type, at_slot, stage, s->n_pad, 8u * n8, up ? w.seg - s->n_seg : w.seg, col, v))
+                SIMD_BARRIER(at);
+                experts_fetch(at, s, f, ring, slot);
+                slot = slot + 1u == s->slots ? 0u : slot + 1u;
+                if (s->split) {
+                    sums_put(at, n8, sums + (turn * s->tiles + w.seg) * n8 * 128u, v);
+                } else {
+                    UNROLL
+                    for (u32 i = 0; i < 4u * n8; i++) {
+                        total[i] = up ? total[i] : total[i] + v[i];
+                        second[i] = up ? second[i] + v[i] : second[i];
+                    }
+                }
+                tile_walk_next(at, s->split, s->tiles, &w);
             }
-            if (!TILE_AHEAD(type))
-                tile_load(at, type, (n_mats == 2u && up ? w1 + from + seg * tile : w0 + from + i * tile), r);
-            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
-                tile_load(at, type, (n_mats == 2u && next_up ? w1 + from + next_seg * tile : w0 + from + (i + GPU_SIMDS) * tile), next);
-            else if (p + most < p1)
-                tile_prefetch(at, (n_mats == 2u && up ? w1 : w0) + from + (u64)n * w->n_seg * tile + seg * tile, tile);
-            tile_sums(at, n8, type, r, w->stage, w->n_pad, w->n_cols, seg, col, v);
-            sums_put(at, n8, sums + i * n8 * 128u, v);
-            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
-                tile_take(type, r, next);
-            seg = next_seg;
-            up = next_up;
+            if (!s->split) {
+                UNROLL
+                for (u32 i = 0; i < 4u * n8; i++) {
+                    u32 c = i / 4u * 8u + 2u * (at.lane & 3u) + (i & 1u), out = panel * GPU_PANEL + (at.lane >> 2) + (i >> 1 & 1u) * 8u;
+                    if (c < mine_t.n_pairs && out < r->n_out)
+                        r->y[(u64)s->pairs[mine_t.first + c] * r->y_stride + out] = s->w1 ? silu_times(total[i], second[i]) : total[i];
+                }
+            }
         }
-        BARRIER(at);
-        for (u32 i = at.thread; i < n * n8 * 128u; i += GPU_THREADS) {
-            u32 lane = i / 4u & 31u, c = i & 3u, j = i / 128u & (n8 - 1u), panel = i / 128u / n8;
-            u32 pair = 8u * j + 2u * (lane & 3u) + (c & 1u), out = (p + panel) * GPU_PANEL + (lane >> 2) + (c >> 1) * 8u;
-            if (pair >= w->n_pairs || out >= n_out)
-                continue;
-            SHM const float *part = sums + panel * one + (i & (n8 * 128u - 1u));
-            float total = sums_get(part, w->n_seg, n8 * 128u);
-            if (n_mats == 2u)
-                total = silu_times(total, sums_get(part + one, w->n_seg, n8 * 128u));
-            DEV float *to = y + (u64)pairs[w->first + pair] * y_stride + out;
-            *to = times ? silu_times(*to, total) : total;
+        if (s->split) {
+            BARRIER(at);
+            for (u32 i = at.thread; i < n8 * 128u; i += GPU_THREADS) {
+                u32 lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u), out = panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
+                if (c >= t.n_pairs || out >= r->n_out)
+                    continue;
+                SHM const float *part = sums + turn * s->tiles * n8 * 128u + i;
+                float v = sums_get(part, s->n_seg, n8 * 128u);
+                if (s->w1)
+                    v = silu_times(v, sums_get(part + s->n_seg * n8 * 128u, s->n_seg, n8 * 128u));
+                r->y[(u64)s->pairs[t.first + c] * r->y_stride + out] = v;
+            }
+            turn ^= 1u;
         }
-        w->turn ^= 1u;
+        unit += n_units;
     }
 }
 
 KFN void experts_in_few(struct at at, const u32 n8, CON const struct experts_in_args *a, struct bufs b, SHM u32 *shm)
 {
-    DEV const u32 *in = (DEV const u32 *)b.p[0], *act = (DEV const u32 *)b.p[1], *route = (DEV const u32 *)b.p[5];
-    DEV const u32 *pairs = route + a->pairs_at, *tiles = route + a->tiles_at;
-    u32 n_rows = in[IN_ROWS + a->which], n_panels = panels_of(a->n_out), act_words = GPU_ACT_BYTES(a->n_in) / 4u;
-    bool all = n8 == 1u && n_rows <= 8u;
-    struct experts_where w;
-    w.n_pad = GPU_PAD(a->n_in);
-    w.n_seg = w.n_pad / GPU_SEG;
-    w.n_cols = 8u * n8;
-    w.stage = shm;
-    w.sums = (SHM float *)(shm + STAGE_WORDS(8u * n8, w.n_pad));
-    w.turn = 0;
-    if (all)
+    DEV const u32 *in = (DEV const u32 *)b.p[0], *route = (DEV const u32 *)b.p[5];
+    u32 n_rows = in[IN_ROWS + a->which], from, to;
+    struct experts_shape s;
+    struct experts_rows r;
+    struct tile_walk f;
+    experts_shape_of(&s, a->n_in, a->n_out, a->type_gate, a->type_up, (DEV const u8 *)b.p[2], (DEV const u8 *)b.p[3], route + a->tiles_at, route + a->pairs_at);
+    r.act = (DEV const u32 *)b.p[1];
+    r.x = (DEV const float *)0;
+    r.n_in = a->n_in;
+    r.x_stride = 0;
+    r.per = a->n_used;
+    r.n_out = a->n_out;
+    r.y_stride = a->y_stride;
+    r.y = (DEV float *)b.p[4];
+    r.all = n8 == 1u && n_rows <= 8u;
+    share_units(at, s.list[0] * s.n_panels, &from, &to);
+    tile_walk_begin(at, from, to, s.split, s.tiles, &f);
+    for (u32 i = 0; i < s.slots; i++)
+        experts_fetch(at, &s, &f, shm, i);
+    if (r.all) {
         for (u32 c = at.simd; c < n_rows; c += GPU_SIMDS)
-            stage_act(w.stage, w.n_cols, c, w.n_pad, act + (u64)c * act_words, at.lane, 32u);
-    u32 unit, end;
-    u64 gate_bytes = (u64)n_panels * w.n_seg * GPU_TILE_BYTES(a->type_gate), up_bytes = (u64)n_panels * w.n_seg * GPU_TILE_BYTES(a->type_up);
-    share_units(at, tiles[0] * n_panels, &unit, &end);
-    if (all)
+            stage_act(shm + RING_WORDS, 8u, c, s.n_pad, r.act + (u64)c * (GPU_ACT_BYTES(a->n_in) / 4u), at.lane, 32u);
         BARRIER(at);
-    while (unit < end) {
-        u32 p, tile = split_u32(unit, n_panels, &p), n = least_u32(n_panels - p, end - unit);
-        struct columns col[4];
-        w.expert = tiles[1u + 2u * tile];
-        w.first = tiles[2u + 2u * tile] & 0xFFFFFFu;
-        w.n_pairs = tiles[2u + 2u * tile] >> 24;
-        if (all) {
-            experts_columns(at, pairs, a->n_used, &w, col);
-        } else {
-            experts_stage(at, act, act_words, pairs, a->n_used, &w);
-            columns_in_order(at, n8, w.n_pad, col);
-            BARRIER(at);
+    }
+    experts_few(at, n8, &s, &r, shm, &f, from, to);
+}
+
+/* Panels [from, to) of all pairs' outputs, joined by rows. The walk's tiles: of the SIMD group's pairs of a panel. */
+KFN void experts_join_fetch(struct at at, THR const struct experts_shape *s, DEV const u32 *ids, u32 n_pairs, THR u32 *panel, u32 to, THR u32 *pair, THR u32 *seg, SHM u32 *ring,
+                            u32 slot)
+{
+    if (*panel >= to || at.simd >= n_pairs)
+        return;
+    experts_fetch_tile(at, s, ring, slot, ids[*pair], *panel, *seg);
+    *seg += 1u;
+    if (*seg == s->n_seg) {
+        *seg = 0;
+        *pair += GPU_SIMDS;
+        if (*pair >= n_pairs) {
+            *pair = at.simd;
+            *panel += 1u;
         }
-        DEV const u8 *gate = (DEV const u8 *)b.p[2] + w.expert * gate_bytes, *up = (DEV const u8 *)b.p[3] + w.expert * up_bytes;
-        if (a->type_gate == a->type_up) {
-            FOR_TYPE(a->type_gate, experts_panels(at, n8, type, 2, false, a->n_out, a->y_stride, gate, up, (DEV float *)b.p[4], pairs, &w, col, p, p + n))
-        } else {
-            for (u32 second = 0; second < 2u; second++)
-                FOR_TYPE(second ? a->type_up : a->type_gate, experts_panels(at, n8, type, 1, second == 1u, a->n_out, a->y_stride, second ? up : gate, up,
-                                                                            (DEV float *)b.p[4], pairs, &w, col, p, p + n))
-        }
-        unit += n;
     }
 }
 
-/* Panels of all pairs' outputs, joined by rows. */
-KFN void experts_join(struct at at, const u32 type, CON const struct experts_out_args *a, struct bufs b, THR const struct experts_where *w, u32 n_rows,
-                      u32 p0, u32 p1)
+KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct bufs b, THR const struct experts_shape *s, THR const struct experts_rows *r, SHM u32 *ring,
+                      u32 n_rows)
 {
     DEV const u32 *route = (DEV const u32 *)b.p[5], *ids = route + a->ids_at;
     DEV const float *rank_w = (DEV const float *)(route + a->w_at);
     DEV float *x = (DEV float *)b.p[6];
-    const u32 tile = GPU_TILE_BYTES(type);
-    u32 n_panels = panels_of(a->n_out), n_pairs = n_rows * a->n_used, tiles = n_pairs * w->n_seg, half = tiles * 16u;
-    u64 mat_bytes = (u64)n_panels * w->n_seg * tile;
-    u32 turn = 0;
-    for (u32 p = p0; p < p1; p++) {
-        DEV const u8 *from = (DEV const u8 *)b.p[3] + (u64)p * w->n_seg * tile;
-        SHM float *sums = w->sums + turn * half;
-        u32 seg, pair = split_u32(at.simd, w->n_seg, &seg);
-        w4 r[TILE_REGS];
-        if (TILE_AHEAD(type) && at.simd < tiles)
-            tile_load(at, type, from + ids[pair] * mat_bytes + seg * tile, r);
+    SHM u32 *stage = ring + RING_WORDS;
+    u32 n_pairs = n_rows * a->n_used, from, to, slot = 0, turn = 0;
+    SHM float *sums = (SHM float *)(stage + STAGE_WORDS(n_pairs, s->n_pad));
+    share_units(at, s->n_panels, &from, &to);
+    u32 f_panel = from, f_pair = at.simd, f_seg = 0;
+    for (u32 i = 0; i < s->slots; i++)
+        experts_join_fetch(at, s, ids, n_pairs, &f_panel, to, &f_pair, &f_seg, ring, i);
+    for (u32 c = at.simd; c < n_pairs; c += GPU_SIMDS) {
+        if (r->x)
+            stage_floats(at, stage, n_pairs, c, r->n_in, r->x + (u64)c * r->x_stride, (DEV const float *)0, 0.0f, at.lane, 32u, (DEV u32 *)0);
+        else
+            stage_act(stage, n_pairs, c, s->n_pad, r->act + (u64)c * (GPU_ACT_BYTES(r->n_in) / 4u), at.lane, 32u);
+    }
+    BARRIER(at);
+    NO_UNROLL
+    for (u32 p = from; p < to; p++) {
         NO_UNROLL
-        for (u32 i = at.simd; i < tiles; i += GPU_SIMDS) {
-            w4 next[TILE_REGS];
-            float v[16];
-            u32 next_seg, next_pair = split_u32(i + GPU_SIMDS, w->n_seg, &next_seg);
-            if (!TILE_AHEAD(type))
-                tile_load(at, type, from + ids[pair] * mat_bytes + seg * tile, r);
-            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
-                tile_load(at, type, from + ids[next_pair] * mat_bytes + next_seg * tile, next);
+        for (u32 pair = at.simd; pair < n_pairs; pair += GPU_SIMDS) {
             struct columns col[4];
-            col[0].q = pair * STAGE_STRIDE(w->n_pad) + (at.lane & 3u) * 4u; /* all columns the same: column 0 is used */
+            float total[2] = {0.0f, 0.0f};
+            col[0].q = pair * STAGE_STRIDE(s->n_pad) + (at.lane & 3u) * 4u; /* all columns the same: column 0 is used */
             col[0].s0 = 2u * pair;
             col[0].s1 = 2u * pair;
-            tile_sums(at, 1, type, r, w->stage, w->n_pad, w->n_cols, seg, col, v);
-            if ((at.lane & 3u) == 0u) {
-                sums[i * 16u + (at.lane >> 2)] = v[0];
-                sums[i * 16u + (at.lane >> 2) + 8u] = v[2];
+            NO_UNROLL
+            for (u32 seg = 0; seg < s->n_seg; seg++) {
+                float v[16];
+                ring_take(at, ring, slot);
+                SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s->slot_words;
+                FOR_TYPE(s->type0, tile_sums(at, 1, type, at_slot, stage, s->n_pad, n_pairs, seg, col, v))
+                SIMD_BARRIER(at);
+                experts_join_fetch(at, s, ids, n_pairs, &f_panel, to, &f_pair, &f_seg, ring, slot);
+                slot = slot + 1u == s->slots ? 0u : slot + 1u;
+                total[0] = total[0] + v[0];
+                total[1] = total[1] + v[2];
             }
-            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
-                tile_take(type, r, next);
-            seg = next_seg;
-            pair = next_pair;
+            if ((at.lane & 3u) == 0u) {
+                SHM float *to_sums = sums + (turn * n_pairs + pair) * 16u + (at.lane >> 2);
+                to_sums[0] = total[0];
+                to_sums[8] = total[1];
+            }
         }
         BARRIER(at);
         for (u32 i = at.thread; i < n_rows * 16u; i += GPU_THREADS) {
@@ -215,7 +293,7 @@ KFN void experts_join(struct at at, const u32 type, CON const struct experts_out
                 continue;
             float acc = 0.0f;
             for (u32 k = row * a->n_used; k < (row + 1u) * a->n_used; k++)
-                acc = EX_FMA(rank_w[k], ex_flush(sums_get(sums + k * w->n_seg * 16u + (i & 15u), w->n_seg, 16u)), acc);
+                acc = EX_FMA(rank_w[k], ex_flush(sums[(turn * n_pairs + k) * 16u + (i & 15u)]), acc);
             x[(u64)row * a->res_stride + out] = x[(u64)row * a->res_stride + out] + acc;
         }
         turn ^= 1u;
@@ -224,51 +302,30 @@ KFN void experts_join(struct at at, const u32 type, CON const struct experts_out
 
 KFN void experts_out_few(struct at at, const u32 n8, CON const struct experts_out_args *a, struct bufs b, SHM u32 *shm)
 {
-    DEV const u32 *in = (DEV const u32 *)b.p[0], *act = (DEV const u32 *)b.p[2], *route = (DEV const u32 *)b.p[5];
-    DEV const u32 *pairs = route + a->pairs_at, *tiles = route + a->tiles_at;
-    u32 n_rows = in[IN_ROWS + a->which], n_panels = panels_of(a->n_out), act_words = GPU_ACT_BYTES(a->n_in) / 4u, unit, end;
-    struct experts_where w;
-    w.n_pad = GPU_PAD(a->n_in);
-    w.n_seg = w.n_pad / GPU_SEG;
-    w.n_cols = a->fused ? n_rows * a->n_used : 8u * n8;
-    w.stage = shm;
-    w.sums = (SHM float *)(shm + STAGE_WORDS(w.n_cols, w.n_pad));
-    w.turn = 0;
+    DEV const u32 *in = (DEV const u32 *)b.p[0], *route = (DEV const u32 *)b.p[5];
+    struct experts_shape s;
+    struct experts_rows r;
+    struct tile_walk f;
+    u32 from, to;
+    experts_shape_of(&s, a->n_in, a->n_out, a->type, a->type, (DEV const u8 *)b.p[3], (DEV const u8 *)0, route + a->tiles_at, route + a->pairs_at);
+    r.act = (DEV const u32 *)b.p[2];
+    r.x = a->source == SRC_FLOAT ? (DEV const float *)b.p[1] : (DEV const float *)0;
+    r.n_in = a->n_in;
+    r.x_stride = a->x_stride;
+    r.per = a->per;
+    r.n_out = a->n_out;
+    r.y_stride = a->y_stride;
+    r.y = (DEV float *)b.p[4];
+    r.all = false;
     if (a->fused) {
-        for (u32 c = at.simd; c < w.n_cols; c += GPU_SIMDS) {
-            if (a->source == SRC_ACT)
-                stage_act(w.stage, w.n_cols, c, w.n_pad, act + (u64)c * act_words, at.lane, 32u);
-            else
-                stage_floats(at, w.stage, w.n_cols, c, a->n_in, (DEV const float *)b.p[1] + (u64)c * a->x_stride, (DEV const float *)0, 0.0f, at.lane,
-                             32u, (DEV u32 *)0);
-        }
-        share_units(at, n_panels, &unit, &end);
-        BARRIER(at);
-        FOR_TYPE(a->type, experts_join(at, type, a, b, &w, n_rows, unit, end))
+        experts_join(at, a, b, &s, &r, shm, in[IN_ROWS + a->which]);
         return;
     }
-    u64 mat_bytes = (u64)n_panels * w.n_seg * GPU_TILE_BYTES(a->type);
-    share_units(at, tiles[0] * n_panels, &unit, &end);
-    while (unit < end) {
-        u32 p, tile = split_u32(unit, n_panels, &p), n = least_u32(n_panels - p, end - unit);
-        struct columns col[4];
-        w.expert = tiles[1u + 2u * tile];
-        w.first = tiles[2u + 2u * tile] & 0xFFFFFFu;
-        w.n_pairs = tiles[2u + 2u * tile] >> 24;
-        for (u32 c = at.simd; c < w.n_pairs; c += GPU_SIMDS) {
-            u32 rest, pair = split_u32(pairs[w.first + c], a->per, &rest);
-            if (a->source == SRC_ACT)
-                stage_act(w.stage, w.n_cols, c, w.n_pad, act + (u64)pair * act_words, at.lane, 32u);
-            else
-                stage_floats(at, w.stage, w.n_cols, c, a->n_in, (DEV const float *)b.p[1] + (u64)pair * a->x_stride, (DEV const float *)0, 0.0f,
-                             at.lane, 32u, (DEV u32 *)0);
-        }
-        columns_in_order(at, n8, w.n_pad, col);
-        BARRIER(at);
-        DEV const u8 *down = (DEV const u8 *)b.p[3] + w.expert * mat_bytes;
-        FOR_TYPE(a->type, experts_panels(at, n8, type, 1, false, a->n_out, a->y_stride, down, down, (DEV float *)b.p[4], pairs, &w, col, p, p + n))
-        unit += n;
-    }
+    share_units(at, s.list[0] * s.n_panels, &from, &to);
+    tile_walk_begin(at, from, to, s.split, s.tiles, &f);
+    for (u32 i = 0; i < s.slots; i++)
+        experts_fetch(at, &s, &f, shm, i);
+    experts_few(at, n8, &s, &r, shm, &f, from, to);
 }
 
 KFN void k_experts_in_1(struct at at, CON const struct experts_in_args *a, struct bufs b, SHM u32 *shm)

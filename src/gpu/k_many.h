@@ -1,8 +1,8 @@
 /* Products of many rows: prompts. A unit is 8 panels (128 outputs), one to each SIMD group, for 8 * MANY_8 rows; the group walks along the row
  * tile by tile. While one tile is multiplied the next act rows are fetched into registers and then put into the other half of shared memory, and the
- * next weights into registers: one barrier a tile. Sums stay in registers from the first tile to the last.
+ * next weights into the ring: one barrier a tile. Sums stay in registers from the first tile to the last.
  *
- *   shared memory: 2 x staged rows of one tile (k_stage.h, n_pad = 256) | row of each column
+ *   shared memory: ring | 2 x staged rows of one tile (k_stage.h, n_pad = 256) | row of each column
  *
  * Neighbouring groups work on the same panels for other rows at the same time, so that weights come from memory once and from the L2 cache afterwards. */
 
@@ -50,43 +50,39 @@ KFN void many_put(struct at at, SHM u32 *stage, THR const struct many_fetched *f
 }
 
 /* total[4 * MANY_8] = a panel's outputs for all staged columns. rows: act row of each column, in shared memory, filled before a barrier. */
-KFN void many_product(struct at at, const u32 type, DEV const u8 *panel, DEV const u32 *act, u32 n_in, SHM u32 *stage, SHM const u32 *rows, THR float *total)
+KFN void many_product(struct at at, u32 type_of, DEV const u8 *panel, DEV const u32 *act, u32 n_in, SHM u32 *ring, SHM const u32 *rows, THR float *total)
 {
-    const u32 tile = GPU_TILE_BYTES(type);
-    u32 n_pad = GPU_PAD(n_in), n_seg = n_pad / GPU_SEG, act_words = GPU_ACT_BYTES(n_in) / 4u;
+    const u32 tile = GPU_TILE_BYTES(type_of);
+    SHM u32 *stage = ring + RING_WORDS;
+    u32 n_pad = GPU_PAD(n_in), n_seg = n_pad / GPU_SEG, act_words = GPU_ACT_BYTES(n_in) / 4u, slots = ring_slots(tile), slot = 0;
     struct columns col[MANY_8];
     struct many_fetched f;
-    w4 r[TILE_REGS];
     columns_in_order(at, MANY_8, 256, col);
     UNROLL
     for (u32 i = 0; i < 4u * MANY_8; i++)
         total[i] = 0.0f;
+    for (u32 i = 0; i < slots && i < n_seg; i++)
+        ring_fetch(at, ring, i, RING_MARKS + i * tile / 4u, panel + i * tile, tile);
     many_fetch(at, act, act_words, n_pad, rows, 0, &f);
-    if (TILE_AHEAD(type))
-        tile_load(at, type, panel, r);
     many_put(at, stage, &f);
     BARRIER(at);
     NO_UNROLL
     for (u32 seg = 0; seg < n_seg; seg++) {
-        w4 next[TILE_REGS];
         float v[4 * MANY_8];
-        if (!TILE_AHEAD(type))
-            tile_load(at, type, panel + seg * tile, r);
-        if (seg + 1u < n_seg) {
+        if (seg + 1u < n_seg)
             many_fetch(at, act, act_words, n_pad, rows, seg + 1u, &f);
-            if (TILE_AHEAD(type))
-                tile_load(at, type, panel + (seg + 1u) * tile, next);
-            else
-                tile_prefetch(at, panel + (seg + 1u) * tile, tile);
-        }
-        tile_sums(at, MANY_8, type, r, stage + seg % 2u * MANY_STAGE, 256, MANY_COLS, 0, col, v);
+        ring_take(at, ring, slot);
+        SHM const u32 *w = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * tile / 4u;
+        FOR_TYPE(type_of, tile_sums(at, MANY_8, type, w, stage + seg % 2u * MANY_STAGE, 256, MANY_COLS, 0, col, v))
+        SIMD_BARRIER(at);
+        if (seg + slots < n_seg)
+            ring_fetch(at, ring, slot, RING_MARKS + slot * tile / 4u, panel + (seg + slots) * tile, tile);
+        slot = slot + 1u == slots ? 0u : slot + 1u;
         UNROLL
         for (u32 i = 0; i < 4u * MANY_8; i++)
             total[i] = total[i] + v[i];
         if (seg + 1u < n_seg)
             many_put(at, stage + (seg + 1u) % 2u * MANY_STAGE, &f);
-        if (TILE_AHEAD(type) && seg + 1u < n_seg)
-            tile_take(type, r, next);
         BARRIER(at);
     }
 }
@@ -106,7 +102,7 @@ KFN void k_product_many(struct at at, CON const struct product_args *a, struct b
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0], *act = (DEV const u32 *)b.p[1];
     DEV float *x = (DEV float *)b.p[12];
-    SHM u32 *rows = shm + 2u * MANY_STAGE;
+    SHM u32 *rows = shm + RING_WORDS + 2u * MANY_STAGE;
     u32 n_rows = in[IN_ROWS + a->which], row_tiles = (n_rows + MANY_COLS - 1u) / MANY_COLS, n_seg = GPU_PAD(a->n_in) / GPU_SEG;
     u32 ends[3];
     ends[0] = (panels_of(a->n_out[0]) + GPU_SIMDS - 1u) / GPU_SIMDS;
@@ -127,7 +123,7 @@ KFN void k_product_many(struct at at, CON const struct product_args *a, struct b
         if (at.thread < MANY_COLS)
             rows[at.thread] = least_u32(row0 + at.thread, n_rows - 1u);
         BARRIER(at);
-        FOR_TYPE(t, many_product(at, type, w + (u64)mine * n_seg * GPU_TILE_BYTES(type), act, a->n_in, shm, rows, total))
+        many_product(at, t, w + (u64)mine * n_seg * GPU_TILE_BYTES(t), act, a->n_in, shm, rows, total);
         UNROLL
         for (u32 i = 0; i < 4u * MANY_8; i++) {
             u32 row = row0 + many_col(at, i), out = many_out(at, panel, i);
@@ -156,7 +152,7 @@ KFN void k_experts_in_many(struct at at, CON const struct experts_in_args *a, st
 {
     DEV const u32 *act = (DEV const u32 *)b.p[1], *route = (DEV const u32 *)b.p[5], *pairs = route + a->pairs_at, *tiles = route + a->tiles_at;
     DEV float *y = (DEV float *)b.p[4];
-    SHM u32 *rows = shm + 2u * MANY_STAGE;
+    SHM u32 *rows = shm + RING_WORDS + 2u * MANY_STAGE;
     u32 n_panels = panels_of(a->n_out), blocks = (n_panels + GPU_SIMDS - 1u) / GPU_SIMDS, n_seg = GPU_PAD(a->n_in) / GPU_SEG;
     for (u32 unit = at.group; unit < tiles[0] * blocks; unit += at.n_groups) {
         u32 block, tile = split_u32(unit, blocks, &block), expert = tiles[1u + 2u * tile], first = tiles[2u + 2u * tile] & 0xFFFFFFu;
@@ -165,8 +161,8 @@ KFN void k_experts_in_many(struct at at, CON const struct experts_in_args *a, st
         float gate[4 * MANY_8], up[4 * MANY_8];
         many_rows(at, pairs, first, n, a->n_used, rows);
         BARRIER(at);
-        FOR_TYPE(a->type_gate, many_product(at, type, (DEV const u8 *)b.p[2] + at_panel * GPU_TILE_BYTES(type), act, a->n_in, shm, rows, gate))
-        FOR_TYPE(a->type_up, many_product(at, type, (DEV const u8 *)b.p[3] + at_panel * GPU_TILE_BYTES(type), act, a->n_in, shm, rows, up))
+        many_product(at, a->type_gate, (DEV const u8 *)b.p[2] + at_panel * GPU_TILE_BYTES(a->type_gate), act, a->n_in, shm, rows, gate);
+        many_product(at, a->type_up, (DEV const u8 *)b.p[3] + at_panel * GPU_TILE_BYTES(a->type_up), act, a->n_in, shm, rows, up);
         UNROLL
         for (u32 i = 0; i < 4u * MANY_8; i++) {
             u32 c = many_col(at, i), out = many_out(at, panel, i);
@@ -180,7 +176,7 @@ KFN void k_experts_out_many(struct at at, CON const struct experts_out_args *a, 
 {
     DEV const u32 *act = (DEV const u32 *)b.p[2], *route = (DEV const u32 *)b.p[5], *pairs = route + a->pairs_at, *tiles = route + a->tiles_at;
     DEV float *y = (DEV float *)b.p[4];
-    SHM u32 *rows = shm + 2u * MANY_STAGE;
+    SHM u32 *rows = shm + RING_WORDS + 2u * MANY_STAGE;
     u32 n_panels = panels_of(a->n_out), blocks = (n_panels + GPU_SIMDS - 1u) / GPU_SIMDS, n_seg = GPU_PAD(a->n_in) / GPU_SEG;
     for (u32 unit = at.group; unit < tiles[0] * blocks; unit += at.n_groups) {
         u32 block, tile = split_u32(unit, blocks, &block), expert = tiles[1u + 2u * tile], first = tiles[2u + 2u * tile] & 0xFFFFFFu;
@@ -189,7 +185,7 @@ KFN void k_experts_out_many(struct at at, CON const struct experts_out_args *a, 
         float total[4 * MANY_8];
         many_rows(at, pairs, first, n, a->per, rows);
         BARRIER(at);
-        FOR_TYPE(a->type, many_product(at, type, (DEV const u8 *)b.p[3] + at_panel * GPU_TILE_BYTES(type), act, a->n_in, shm, rows, total))
+        many_product(at, a->type, (DEV const u8 *)b.p[3] + at_panel * GPU_TILE_BYTES(a->type), act, a->n_in, shm, rows, total);
         UNROLL
         for (u32 i = 0; i < 4u * MANY_8; i++) {
             u32 c = many_col(at, i), out = many_out(at, panel, i);

@@ -1,131 +1,35 @@
 /* One to three products of the same rows, few of them: product_1, _2, _4 take 8, 16, 32 rows at a time.
  *
- * A group takes a contiguous share of units; a unit is a panel of 16 outputs for one tile of rows. The tile's rows are staged once
- * (k_stage.h); the tiles of the panel's weights along the row, `n_seg` of them, are dealt to the 8 SIMD groups, each tile read once,
- * straight into registers, the next one while this one is worked on. Sums of tiles meet in shared memory and are added left to right.
+ * A unit is a panel of 16 outputs for one tile of rows; a group takes a contiguous share of units. The rows are staged once (k_stage.h); weights
+ * come through the SIMD group's ring, asked for before anything else is done. A panel's weights are n_seg tiles along the row:
+ *   n_seg >= 8: the group's SIMD groups share a panel, tile i to SIMD group i mod 8; their sums meet in shared memory and are added left to
+ *               right, while the next panel goes into the other half;
+ *   n_seg < 8:  each SIMD group takes a panel of its own and adds as it goes; no barrier.
  *
- *   shared memory: staged rows | sums [2][batch panels][n_seg][n8][32 lanes][4]
- *
- * Short rows leave SIMD groups idle, so several panels make a batch: enough for 8 tiles. With 32 rows there is room for one batch of sums. */
+ *   shared memory: ring | staged rows | sums [2][n_seg][n8][32 lanes][4]  (with 32 rows [1]) */
 
-/* Panels in a batch. */
-KFN u32 product_batch(u32 n_seg)
-{
-    return n_seg >= 8u ? 1u : n_seg == 1u || n_seg == 3u || n_seg >= 5u ? 8u : n_seg == 2u ? 4u : 2u;
-}
-
-struct product_where { /* of the share being worked on */
-    u32 row0, n_rows;      /* rows of the tile */
-    u32 n_pad, n_seg;
-    SHM u32 *stage;
-    SHM float *sums;
-    u32 turn;              /* which half of sums comes next */
+/* Where a SIMD group is in the tiles that it reads: tile `seg` (of all matrices of a unit) of unit `unit`. */
+struct tile_walk {
+    u32 unit, end;  /* end: of the share */
+    u32 seg;
 };
 
-/* Sums of tiles become outputs: panels [p0, p0 + n) of matrix m. */
-KFN void product_end(struct at at, const u32 n8, CON const struct product_args *a, struct bufs b, THR const struct product_where *w,
-                     SHM const float *sums, u32 m, u32 p0, u32 n)
+/* The SIMD group's first tile and the step to its next; split: a unit's `tiles` are shared by the SIMD groups. */
+KFN void tile_walk_begin(struct at at, u32 from, u32 to, bool split, u32 tiles, THR struct tile_walk *w)
 {
-    u32 n_out = m == 0u ? a->n_out[0] : m == 1u ? a->n_out[1] : a->n_out[2];
-    u32 stride = m == 0u ? a->y_stride[0] : m == 1u ? a->y_stride[1] : a->y_stride[2];
-    u32 has_bias = m == 0u ? a->has_bias[0] : m == 1u ? a->has_bias[1] : a->has_bias[2];
-    DEV float *y = (DEV float *)(m == 0u ? b.p[9] : m == 1u ? b.p[10] : b.p[11]);
-    DEV const float *bias = (DEV const float *)(m == 0u ? b.p[6] : m == 1u ? b.p[7] : b.p[8]);
-    DEV float *x = (DEV float *)b.p[12];
-    for (u32 i = at.thread; i < n * n8 * 128u; i += GPU_THREADS) {
-        u32 lane = i / 4u & 31u, c = i & 3u, j = i / 128u & (n8 - 1u), panel = i / 128u / n8;
-        u32 col = 8u * j + 2u * (lane & 3u) + (c & 1u), out = (p0 + panel) * GPU_PANEL + (lane >> 2) + (c >> 1) * 8u;
-        if (col >= w->n_rows || out >= n_out)
-            continue;
-        SHM const float *part = sums + panel * w->n_seg * n8 * 128u + (i & (n8 * 128u - 1u));
-        float total = 0.0f;
-        for (u32 s = 0; s < w->n_seg; s++)
-            total = total + part[s * n8 * 128u];
-        if (has_bias)
-            total = total + bias[out];
-        u32 row = w->row0 + col;
-        y[(u64)row * stride + out] = total;
-        if (a->add && m == 0u)
-            x[(u64)row * a->res_stride + out] = x[(u64)row * a->res_stride + out] + total;
-    }
+    w->unit = split ? from : from + at.simd;
+    w->end = to;
+    w->seg = split ? at.simd : 0u;
+    if (split && at.simd >= tiles)
+        w->unit = to;
 }
 
-/* Panels [p0, p1) of matrix m, whose weights begin at `weights`. */
-KFN void product_panels(struct at at, const u32 n8, const u32 type, CON const struct product_args *a, struct bufs b,
-                        THR struct product_where *w, DEV const u8 *weights, u32 m, u32 p0, u32 p1)
+KFN void tile_walk_next(struct at at, bool split, u32 tiles, THR struct tile_walk *w)
 {
-    const u32 tile = GPU_TILE_BYTES(type);
-    u32 most = product_batch(w->n_seg), half = most * w->n_seg * n8 * 128u;
-    struct columns col[4];
-    columns_in_order(at, n8, w->n_pad, col);
-    for (u32 p = p0; p < p1; p += most) {
-        u32 n = least_u32(most, p1 - p), tiles = n * w->n_seg;
-        DEV const u8 *from = weights + (u64)p * w->n_seg * tile;
-        SHM float *sums = w->sums + (n8 < 4u ? w->turn * half : 0u);
-        u32 seg = at.simd;
-        w4 r[TILE_REGS];
-        while (seg >= w->n_seg)
-            seg -= w->n_seg;
-        if (TILE_AHEAD(type) && at.simd < tiles)
-            tile_load(at, type, from + at.simd * tile, r);
-        NO_UNROLL
-        for (u32 i = at.simd; i < tiles; i += GPU_SIMDS) {
-            w4 next[TILE_REGS];
-            float v[16];
-            if (!TILE_AHEAD(type))
-                tile_load(at, type, from + i * tile, r);
-            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
-                tile_load(at, type, from + (i + GPU_SIMDS) * tile, next);
-            else if (p + most < p1)
-                tile_prefetch(at, from + (u64)tiles * tile + at.simd * tile, tile);
-            tile_sums(at, n8, type, r, w->stage, w->n_pad, 8u * n8, seg, col, v);
-            UNROLL
-            for (u32 j = 0; j < n8; j++) {
-                SHM float *to = sums + (i * n8 + j) * 128u + at.lane * 4u;
-                to[0] = v[4u * j];
-                to[1] = v[4u * j + 1u];
-                to[2] = v[4u * j + 2u];
-                to[3] = v[4u * j + 3u];
-            }
-            if (TILE_AHEAD(type) && i + GPU_SIMDS < tiles)
-                tile_take(type, r, next);
-            seg += GPU_SIMDS;
-            while (seg >= w->n_seg)
-                seg -= w->n_seg;
-        }
-        BARRIER(at);
-        product_end(at, n8, a, b, w, sums, m, p, n);
-        if (n8 == 4u)
-            BARRIER(at);
-        w->turn ^= 1u;
-    }
-}
-
-/* The rows of a tile into shared memory. */
-KFN void product_stage(struct at at, const u32 n8, CON const struct product_args *a, struct bufs b, THR const struct product_where *w)
-{
-    u32 cols = 8u * n8;
-    if (a->source == SRC_ACT) {
-        DEV const u32 *act = (DEV const u32 *)b.p[1];
-        for (u32 c = at.simd; c < w->n_rows; c += GPU_SIMDS)
-            stage_act(w->stage, cols, c, w->n_pad, act + (u64)(w->row0 + c) * (GPU_ACT_BYTES(a->n_in) / 4u), at.lane, 32u);
-        return;
-    }
-    DEV const float *x = (DEV const float *)b.p[1];
-    DEV const float *norm = a->source == SRC_NORM ? (DEV const float *)b.p[2] : (DEV const float *)0;
-    bool write = a->write_act && at.group == 0u;
-    if (w->n_rows == 1u) { /* the whole group for the one row */
-        DEV const float *row = x + (u64)w->row0 * a->x_stride;
-        float r = norm ? norm_of_row(at, row, a->n_in, a->eps) : 0.0f;
-        stage_floats(at, w->stage, cols, 0, a->n_in, row, norm, r, at.thread, GPU_THREADS,
-                     write ? (DEV u32 *)b.p[13] + (u64)w->row0 * (GPU_ACT_BYTES(a->n_in) / 4u) : (DEV u32 *)0);
-        return;
-    }
-    for (u32 c = at.simd; c < w->n_rows; c += GPU_SIMDS) {
-        DEV const float *row = x + (u64)(w->row0 + c) * a->x_stride;
-        float r = norm ? norm_of_row(at, row, a->n_in, a->eps) : 0.0f;
-        stage_floats(at, w->stage, cols, c, a->n_in, row, norm, r, at.lane, 32u,
-                     write ? (DEV u32 *)b.p[13] + (u64)(w->row0 + c) * (GPU_ACT_BYTES(a->n_in) / 4u) : (DEV u32 *)0);
+    w->seg += split ? GPU_SIMDS : 1u;
+    if (w->seg >= tiles) {
+        w->seg = split ? at.simd : 0u;
+        w->unit += split ? 1u : GPU_SIMDS;
     }
 }
 
@@ -134,39 +38,226 @@ KFN u32 panels_of(u32 n_out)
     return (n_out + GPU_PANEL - 1u) / GPU_PANEL;
 }
 
+/* Slots of a ring for tiles of that size. */
+KFN u32 ring_slots(u32 bytes)
+{
+    return bytes * 4u <= RING_SLOT_WORDS * 4u ? 4u : bytes * 3u <= RING_SLOT_WORDS * 4u ? 3u : bytes * 2u <= RING_SLOT_WORDS * 4u ? 2u : 1u;
+}
+
+/* Sums of a panel's tiles, left to right. */
+KFN float sums_get(SHM const float *part, u32 n_seg, u32 step)
+{
+    float total = 0.0f;
+    for (u32 s = 0; s < n_seg; s++)
+        total = total + part[s * step];
+    return total;
+}
+
+KFN void sums_put(struct at at, const u32 n8, SHM float *to, THR const float *v)
+{
+    UNROLL
+    for (u32 j = 0; j < n8; j++) {
+        SHM float *p = to + j * 128u + at.lane * 4u;
+        p[0] = v[4u * j];
+        p[1] = v[4u * j + 1u];
+        p[2] = v[4u * j + 2u];
+        p[3] = v[4u * j + 3u];
+    }
+}
+
+struct product_shape {
+    u32 ends[3];    /* panels of the matrices, added up */
+    u32 n_pad, n_seg, slot_words, slots;
+    bool split;
+};
+
+struct product_mat { /* of a unit */
+    u32 m, type, panel, n_out, y_stride;
+    DEV const u8 *w;
+    DEV const float *bias; /* or NULL */
+    DEV float *y;
+};
+
+KFN void product_shape_of(CON const struct product_args *a, THR struct product_shape *s)
+{
+    s->n_pad = GPU_PAD(a->n_in);
+    s->n_seg = s->n_pad / GPU_SEG;
+    s->split = s->n_seg >= GPU_SIMDS;
+    s->ends[0] = panels_of(a->n_out[0]);
+    s->ends[1] = s->ends[0] + (a->n_mats > 1u ? panels_of(a->n_out[1]) : 0u);
+    s->ends[2] = s->ends[1] + (a->n_mats > 2u ? panels_of(a->n_out[2]) : 0u);
+    u32 most = GPU_TILE_BYTES(a->type[0]);
+    if (a->n_mats > 1u && GPU_TILE_BYTES(a->type[1]) > most)
+        most = GPU_TILE_BYTES(a->type[1]);
+    if (a->n_mats > 2u && GPU_TILE_BYTES(a->type[2]) > most)
+        most = GPU_TILE_BYTES(a->type[2]);
+    s->slot_words = most / 4u;
+    s->slots = ring_slots(most);
+}
+
+/* The matrix and panel of a unit, whose tile of rows goes to *tile. */
+KFN void product_mat_of(CON const struct product_args *a, struct bufs b, THR const struct product_shape *s, u32 unit, THR u32 *tile, THR struct product_mat *m)
+{
+    u32 p;
+    *tile = split_u32(unit, s->ends[2], &p);
+    if (p < s->ends[0]) {
+        m->m = 0u;
+        m->type = a->type[0];
+        m->panel = p;
+        m->n_out = a->n_out[0];
+        m->y_stride = a->y_stride[0];
+        m->w = (DEV const u8 *)b.p[3];
+        m->bias = a->has_bias[0] ? (DEV const float *)b.p[6] : (DEV const float *)0;
+        m->y = (DEV float *)b.p[9];
+    } else if (p < s->ends[1]) {
+        m->m = 1u;
+        m->type = a->type[1];
+        m->panel = p - s->ends[0];
+        m->n_out = a->n_out[1];
+        m->y_stride = a->y_stride[1];
+        m->w = (DEV const u8 *)b.p[4];
+        m->bias = a->has_bias[1] ? (DEV const float *)b.p[7] : (DEV const float *)0;
+        m->y = (DEV float *)b.p[10];
+    } else {
+        m->m = 2u;
+        m->type = a->type[2];
+        m->panel = p - s->ends[1];
+        m->n_out = a->n_out[2];
+        m->y_stride = a->y_stride[2];
+        m->w = (DEV const u8 *)b.p[5];
+        m->bias = a->has_bias[2] ? (DEV const float *)b.p[8] : (DEV const float *)0;
+        m->y = (DEV float *)b.p[11];
+    }
+}
+
+/* The walk's tile on its way into a slot. */
+KFN void product_fetch(struct at at, CON const struct product_args *a, struct bufs b, THR const struct product_shape *s, THR struct tile_walk *f, SHM u32 *ring,
+                       u32 slot)
+{
+    if (f->unit >= f->end)
+        return;
+    u32 tile;
+    struct product_mat m;
+    product_mat_of(a, b, s, f->unit, &tile, &m);
+    u32 bytes = GPU_TILE_BYTES(m.type);
+    ring_fetch(at, ring, slot, RING_MARKS + slot * s->slot_words, m.w + ((u64)m.panel * s->n_seg + f->seg) * bytes, bytes);
+    tile_walk_next(at, s->split, s->n_seg, f);
+}
+
+/* The rows of a tile, row0.., n of them, into shared memory. */
+KFN void product_stage(struct at at, const u32 n8, CON const struct product_args *a, struct bufs b, SHM u32 *stage, u32 row0, u32 n)
+{
+    u32 cols = 8u * n8, n_pad = GPU_PAD(a->n_in), act_words = GPU_ACT_BYTES(a->n_in) / 4u;
+    if (a->source == SRC_ACT) {
+        DEV const u32 *act = (DEV const u32 *)b.p[1];
+        for (u32 c = at.simd; c < n; c += GPU_SIMDS)
+            stage_act(stage, cols, c, n_pad, act + (u64)(row0 + c) * act_words, at.lane, 32u);
+        return;
+    }
+    DEV const float *x = (DEV const float *)b.p[1];
+    DEV const float *norm = a->source == SRC_NORM ? (DEV const float *)b.p[2] : (DEV const float *)0;
+    DEV u32 *act = a->write_act && at.group == 0u ? (DEV u32 *)b.p[13] : (DEV u32 *)0;
+    bool alone = n == 1u; /* the whole group for the one row */
+    for (u32 c = alone ? 0u : at.simd; c < n; c += GPU_SIMDS) {
+        DEV const float *row = x + (u64)(row0 + c) * a->x_stride;
+        float r = norm ? norm_of_row(at, row, a->n_in, a->eps) : 0.0f;
+        stage_floats(at, stage, cols, c, a->n_in, row, norm, r, alone ? at.thread : at.lane, alone ? GPU_THREADS : 32u,
+                     act ? act + (u64)(row0 + c) * act_words : (DEV u32 *)0);
+    }
+}
+
+/* An output of row `row`: bias, residual. */
+KFN void product_put(CON const struct product_args *a, struct bufs b, THR const struct product_mat *m, u32 row, u32 out, float v)
+{
+    if (m->bias)
+        v = v + m->bias[out];
+    m->y[(u64)row * m->y_stride + out] = v;
+    if (a->add && m->m == 0u) {
+        DEV float *x = (DEV float *)b.p[12] + (u64)row * a->res_stride + out;
+        *x = *x + v;
+    }
+}
+
 KFN void product_few(struct at at, const u32 n8, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
-    u32 all_rows = in[IN_ROWS + a->which], n_pad = GPU_PAD(a->n_in);
-    u32 ends[3];
-    ends[0] = panels_of(a->n_out[0]);
-    ends[1] = ends[0] + (a->n_mats > 1u ? panels_of(a->n_out[1]) : 0u);
-    ends[2] = ends[1] + (a->n_mats > 2u ? panels_of(a->n_out[2]) : 0u);
-    struct product_where w;
-    w.n_pad = n_pad;
-    w.n_seg = n_pad / GPU_SEG;
-    w.stage = shm;
-    w.sums = (SHM float *)(shm + STAGE_WORDS(8u * n8, n_pad));
-    w.turn = 0;
-    u32 unit, end, tiles = (all_rows + 8u * n8 - 1u) / (8u * n8), done = ~0u;
-    share_units(at, tiles * ends[2], &unit, &end);
-    while (unit < end) { /* a matrix's panels of one tile of rows at a time; the same for the whole group */
-        u32 p, tile = split_u32(unit, ends[2], &p);
-        u32 m = p < ends[0] ? 0u : p < ends[1] ? 1u : 2u;
-        u32 first = m == 0u ? 0u : m == 1u ? ends[0] : ends[1], last = m == 0u ? ends[0] : m == 1u ? ends[1] : ends[2];
-        u32 n = least_u32(last - p, end - unit), t = m == 0u ? a->type[0] : m == 1u ? a->type[1] : a->type[2];
-        DEV const u8 *weights = (DEV const u8 *)(m == 0u ? b.p[3] : m == 1u ? b.p[4] : b.p[5]);
+    SHM u32 *ring = shm, *stage = shm + RING_WORDS;
+    u32 all_rows = in[IN_ROWS + a->which], from, to, slot = 0, turn = 0, done = ~0u;
+    struct product_shape s;
+    struct tile_walk f, w;
+    struct columns col[4];
+    float total[16];
+    product_shape_of(a, &s);
+    SHM float *sums = (SHM float *)(stage + STAGE_WORDS(8u * n8, s.n_pad));
+    share_units(at, (all_rows + 8u * n8 - 1u) / (8u * n8) * s.ends[2], &from, &to);
+    tile_walk_begin(at, from, to, s.split, s.n_seg, &f);
+    w = f;
+    for (u32 i = 0; i < s.slots; i++)
+        product_fetch(at, a, b, &s, &f, ring, i);
+    columns_in_order(at, n8, s.n_pad, col);
+    NO_UNROLL
+    for (u32 unit = from; unit < to;) { /* the group's steps: one panel, or one for each SIMD group, of one tile of rows */
+        u32 tile, n_rows, n_units = s.split ? 1u : least_u32(GPU_SIMDS, to - unit), row0;
+        struct product_mat m;
+        product_mat_of(a, b, &s, unit, &tile, &m);
+        u32 left = (tile + 1u) * s.ends[2] - unit; /* units of this tile of rows */
+        row0 = tile * 8u * n8;
+        n_rows = least_u32(8u * n8, all_rows - row0);
         if (tile != done) {
-            u32 bytes = GPU_TILE_BYTES(t);
-            tile_prefetch(at, weights + ((u64)(p - first) * w.n_seg + least_u32(at.simd, w.n_seg - 1u)) * bytes, bytes);
-            w.row0 = tile * 8u * n8;
-            w.n_rows = least_u32(8u * n8, all_rows - w.row0);
-            product_stage(at, n8, a, b, &w);
+            if (!s.split && done != ~0u)
+                BARRIER(at);
+            product_stage(at, n8, a, b, stage, row0, n_rows);
             BARRIER(at);
             done = tile;
         }
-        FOR_TYPE(t, product_panels(at, n8, type, a, b, &w, weights, m, p - first, p - first + n))
-        unit += n;
+        n_units = least_u32(n_units, left);
+        bool mine = s.split ? at.simd < s.n_seg : w.unit < unit + n_units;
+        if (mine) {
+            if (!s.split)
+                product_mat_of(a, b, &s, w.unit, &tile, &m);
+            UNROLL
+            for (u32 i = 0; i < 4u * n8; i++)
+                total[i] = 0.0f;
+            NO_UNROLL
+            for (u32 now = w.unit; w.unit == now;) {
+                float v[16];
+                ring_take(at, ring, slot);
+                SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s.slot_words;
+                FOR_TYPE(m.type, tile_sums(at, n8, type, at_slot, stage, s.n_pad, 8u * n8, w.seg, col, v))
+                SIMD_BARRIER(at);
+                product_fetch(at, a, b, &s, &f, ring, slot);
+                slot = slot + 1u == s.slots ? 0u : slot + 1u;
+                if (s.split) {
+                    sums_put(at, n8, sums + (turn * s.n_seg + w.seg) * n8 * 128u, v);
+                } else {
+                    UNROLL
+                    for (u32 i = 0; i < 4u * n8; i++)
+                        total[i] = total[i] + v[i];
+                }
+                tile_walk_next(at, s.split, s.n_seg, &w);
+            }
+            if (!s.split) {
+                UNROLL
+                for (u32 i = 0; i < 4u * n8; i++) {
+                    u32 c = i / 4u * 8u + 2u * (at.lane & 3u) + (i & 1u), out = m.panel * GPU_PANEL + (at.lane >> 2) + (i >> 1 & 1u) * 8u;
+                    if (c < n_rows && out < m.n_out)
+                        product_put(a, b, &m, row0 + c, out, total[i]);
+                }
+            }
+        }
+        if (s.split) {
+            BARRIER(at);
+            for (u32 i = at.thread; i < n8 * 128u; i += GPU_THREADS) {
+                u32 lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u), out = m.panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
+                if (c < n_rows && out < m.n_out)
+                    product_put(a, b, &m, row0 + c, out, sums_get(sums + turn * s.n_seg * n8 * 128u + i, s.n_seg, n8 * 128u));
+            }
+            if (n8 == 4u)
+                BARRIER(at);
+            else
+                turn ^= 1u;
+        }
+        unit += n_units;
     }
 }
 

@@ -18,8 +18,6 @@
 #define TYPE_HAS_FIFTH(t) ((t) == GT_Q5_0 || (t) == GT_Q5_1 || (t) == GT_Q5_K)
 #define TYPE_OFFSET(t) ((t) == GT_Q4_0 ? 8 : (t) == GT_Q5_0 ? 16 : 0)
 
-enum { TILE_REGS = 12 }; /* most 16-byte words of a tile that a lane holds */
-
 /* ---- shares of work ---- */
 
 /* Units [*from, *to) of n that this group takes: contiguous, sizes one apart at most. */
@@ -52,6 +50,8 @@ KFN void stage_act(SHM u32 *stage, u32 n_cols, u32 col, u32 n_pad, DEV const u32
     }
 }
 
+enum { STAGE_AHEAD = 4 };
+
 /* Column n from floats, by rule 1: thread `first` of `step` (a multiple of 8; the caller's SIMD groups are whole). norm: x is multiplied by *r and by
  * norm's weights first (rule 6). act: NULL, or where the act row goes besides. */
 KFN void stage_floats(struct at at, SHM u32 *stage, u32 n_cols, u32 col, u32 n_in, DEV const float *x, DEV const float *norm, float r,
@@ -60,39 +60,46 @@ KFN void stage_floats(struct at at, SHM u32 *stage, u32 n_cols, u32 col, u32 n_i
     u32 n_pad = GPU_PAD(n_in), blocks = n_pad / 32u;
     SHM u32 *q = stage + col * STAGE_STRIDE(n_pad);
     SHM u32 *s = stage + n_cols * STAGE_STRIDE(n_pad) + 2u * col;
-    for (u32 i0 = 0; i0 < n_pad / 4u; i0 += step) { /* whole SIMD groups: n_pad / 4 is a multiple of 64 */
-        u32 i = i0 + first;
-        bool live = i < n_pad / 4u, full = 4u * i < n_in; /* n_in is a multiple of 32 */
-        float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (full) {
-            w4 raw = load16(x + 4u * i);
-            v[0] = EX_FLOAT(raw.x);
-            v[1] = EX_FLOAT(raw.y);
-            v[2] = EX_FLOAT(raw.z);
-            v[3] = EX_FLOAT(raw.w);
-            if (norm) {
-                w4 w = load16(norm + 4u * i);
-                v[0] = ex_flush(v[0] * r * EX_FLOAT(w.x));
-                v[1] = ex_flush(v[1] * r * EX_FLOAT(w.y));
-                v[2] = ex_flush(v[2] * r * EX_FLOAT(w.z));
-                v[3] = ex_flush(v[3] * r * EX_FLOAT(w.w));
+    NO_UNROLL
+    for (u32 i0 = first; i0 < n_pad / 4u + first; i0 += STAGE_AHEAD * step) { /* whole SIMD groups, as often each */
+        w4 v[STAGE_AHEAD], w[STAGE_AHEAD];
+        UNROLL
+        for (u32 k = 0; k < STAGE_AHEAD; k++) { /* n_in is a multiple of 32: a word of four is there or it is not */
+            u32 i = i0 + k * step;
+            v[k].x = v[k].y = v[k].z = v[k].w = 0u;
+            w[k] = v[k];
+            if (4u * i < n_in) {
+                v[k] = load16(x + 4u * i);
+                if (norm)
+                    w[k] = load16(norm + 4u * i);
             }
         }
-        float d;
-        i32 sum;
-        u32 word = act_quantise_8(at, v, &d, &sum);
-        if (!live)
-            continue;
-        u32 b = i / 8u, w = i % 8u, to = b / 2u * 16u + w % 4u * 4u + b % 2u * 2u + w / 4u;
-        q[to] = word;
-        if (act)
-            act[to] = word;
-        if (w == 0u) {
-            s[2u * n_cols * b] = EX_BITS(d);
-            s[2u * n_cols * b + 1u] = (u32)sum;
-            if (act) {
-                act[n_pad / 4u + b] = EX_BITS(d);
-                act[n_pad / 4u + blocks + b] = (u32)sum;
+        UNROLL
+        for (u32 k = 0; k < STAGE_AHEAD; k++) {
+            u32 i = i0 + k * step;
+            float f[4] = {EX_FLOAT(v[k].x), EX_FLOAT(v[k].y), EX_FLOAT(v[k].z), EX_FLOAT(v[k].w)};
+            if (norm) {
+                f[0] = ex_flush(f[0] * r * EX_FLOAT(w[k].x));
+                f[1] = ex_flush(f[1] * r * EX_FLOAT(w[k].y));
+                f[2] = ex_flush(f[2] * r * EX_FLOAT(w[k].z));
+                f[3] = ex_flush(f[3] * r * EX_FLOAT(w[k].w));
+            }
+            float d;
+            i32 sum;
+            u32 word = act_quantise_8(at, f, &d, &sum);
+            if (i >= n_pad / 4u)
+                continue;
+            u32 b = i / 8u, to = act_word(b, i % 8u);
+            q[to] = word;
+            if (act)
+                act[to] = word;
+            if (i % 8u == 0u) {
+                s[2u * n_cols * b] = EX_BITS(d);
+                s[2u * n_cols * b + 1u] = (u32)sum;
+                if (act) {
+                    act[n_pad / 4u + b] = EX_BITS(d);
+                    act[n_pad / 4u + blocks + b] = (u32)sum;
+                }
             }
         }
     }
@@ -103,13 +110,13 @@ KFN float norm_of_row(struct at at, DEV const float *x, u32 n, float eps)
 {
     float s = 0.0f;
     u32 i = at.lane;
-    for (; i + 480u < n; i += 512u) {
-        float v[16];
+    for (; i + 992u < n; i += 1024u) {
+        float v[32];
         UNROLL
-        for (u32 j = 0; j < 16u; j++)
+        for (u32 j = 0; j < 32u; j++)
             v[j] = x[i + 32u * j];
         UNROLL
-        for (u32 j = 0; j < 16u; j++) {
+        for (u32 j = 0; j < 32u; j++) {
             float f = ex_flush(v[j]);
             s = EX_FMA(f, f, s);
         }
@@ -122,91 +129,7 @@ KFN float norm_of_row(struct at at, DEV const float *x, u32 n, float eps)
     return div_rn(1.0f, sqrt_rn(div_rn(s, (float)(i32)n) + eps));
 }
 
-/* ---- a weight tile ---- */
-
-/* The tile's lines asked for, by a SIMD group. */
-KFN void tile_prefetch(struct at at, DEV const u8 *w, u32 bytes)
-{
-    for (u32 i = at.lane * 128u; i < bytes; i += 32u * 128u)
-        prefetch(w + i);
-}
-
-/* Whether the next tile is loaded while this one is worked on: where two fit into 128 registers beside the sums. */
-#define TILE_AHEAD(type) (GPU_TILE_BYTES(type) <= 2400u)
-
-/* A lane's part of a tile: r[0..TILE_REGS) as tile_sums wants them. type is a constant. */
-KFN void tile_load(struct at at, const u32 type, DEV const u8 *w, THR w4 *r)
-{
-    u32 g = at.lane >> 2;
-    DEV const u8 *at_lane = w + at.lane * 16u;
-    UNROLL
-    for (u32 c = 0; c < 4u; c++)
-        r[c] = load16_once(at_lane + c * 512u);
-    if (type == GT_Q8_0) {
-        UNROLL
-        for (u32 c = 4; c < 8u; c++)
-            r[c] = load16_once(at_lane + c * 512u);
-        r[8] = load16_once(w + 4096u + g * 16u);
-        r[9] = load16_once(w + 4096u + 128u + g * 16u);
-        return;
-    }
-    w += 2048u;
-    if (TYPE_HAS_FIFTH(type)) {
-        r[8] = load16_once(w + at.lane * 16u);
-        w += 512u;
-    }
-    if (type == GT_Q6_K) {
-        r[8] = load16_once(w + at.lane * 16u);
-        r[9] = load16_once(w + 512u + at.lane * 16u);
-        w += 1024u;
-    }
-    r[4] = load16_once(w + g * 16u); /* d; scmn; sc */
-    r[5] = load16_once(w + 128u + g * 16u);
-    if (TYPE_HAS_MIN(type)) {
-        r[6] = load16_once(w + 256u + g * 16u);
-        r[7] = load16_once(w + 384u + g * 16u);
-    }
-    if (type == GT_Q4_K || type == GT_Q5_K) {
-        r[6].x = *(DEV const u32 *)(w + 256u + g * 4u); /* d, dmin */
-        r[6].y = *(DEV const u32 *)(w + 256u + 32u + g * 4u);
-    }
-    if (type == GT_Q6_K) {
-        r[6].x = *(DEV const u16 *)(w + 256u + g * 2u);
-        r[6].y = *(DEV const u16 *)(w + 256u + 16u + g * 2u);
-    }
-}
-
-/* The tile loaded ahead (TILE_AHEAD: q4_0, q4_k) becomes the tile at hand. */
-KFN void tile_take(const u32 type, THR w4 *r, THR const w4 *next)
-{
-    UNROLL
-    for (u32 k = 0; k < 6u; k++)
-        r[k] = next[k];
-    if (type == GT_Q4_K) {
-        r[6].x = next[6].x;
-        r[6].y = next[6].y;
-    }
-}
-
-KFN u32 word_of(w4 v, const u32 i)
-{
-    return i == 0u ? v.x : i == 1u ? v.y : i == 2u ? v.z : v.w;
-}
-
-KFN u32 half_of(w4 v, const u32 i)
-{
-    return word_of(v, i / 2u) >> 16u * (i % 2u) & 0xFFFFu;
-}
-
-KFN u32 byte_of(w4 v, const u32 i)
-{
-    return word_of(v, i / 4u) >> 8u * (i % 4u) & 0xFFu;
-}
-
-KFN i32 signed_byte_of(w4 v, const u32 i)
-{
-    return (i32)(word_of(v, i / 4u) << (24u - 8u * (i % 4u))) >> 24;
-}
+/* ---- a weight tile in shared memory ---- */
 
 /* Four bits to bit 4 of four bytes; four pairs of bits to bits 4-5 of four bytes. */
 KFN u32 spread_fifth(u32 bits)
@@ -220,40 +143,93 @@ KFN u32 spread_sixth(u32 bits)
     return ((bits | bits << 6 | bits << 12 | bits << 18) & 0x03030303u) << 4;
 }
 
-/* Integers of block k of the tile (a constant) for this lane. */
-KFN void tile_ints(const u32 type, THR const w4 *r, const u32 k, THR u32 *a)
+/* What a lane needs of blocks 2 * two and 2 * two + 1 of a tile: integers, and for rows g and g + 8 scales (and minimums), as they are stored. */
+struct tile_pair {
+    u32 a[2][4];
+    u32 d[2], m[2]; /* row g, row g + 8: both blocks' halves or bytes (q6_k: four) */
+};
+
+KFN void tile_read(struct at at, const u32 type, SHM const u32 *w, u32 two, THR struct tile_pair *p)
 {
+    u32 g = at.lane >> 2;
     if (type == GT_Q8_0) {
-        a[0] = r[k].x;
-        a[1] = r[k].y;
-        a[2] = r[k].z;
-        a[3] = r[k].w;
+        UNROLL
+        for (u32 k = 0; k < 2u; k++) {
+            w4 q = load16(w + (2u * two + k) * 128u + at.lane * 4u);
+            p->a[k][0] = q.x;
+            p->a[k][1] = q.y;
+            p->a[k][2] = q.z;
+            p->a[k][3] = q.w;
+        }
+        p->d[0] = w[1024u + g * 4u + two];
+        p->d[1] = w[1024u + 32u + g * 4u + two];
         return;
     }
-    u32 lo = word_of(r[k / 2u], k % 2u * 2u), hi = word_of(r[k / 2u], k % 2u * 2u + 1u);
-    a[0] = lo & 0x0F0F0F0Fu;
-    a[1] = hi & 0x0F0F0F0Fu;
-    a[2] = lo >> 4 & 0x0F0F0F0Fu;
-    a[3] = hi >> 4 & 0x0F0F0F0Fu;
+    w4 q = load16(w + two * 128u + at.lane * 4u);
+    UNROLL
+    for (u32 k = 0; k < 2u; k++) {
+        u32 lo = k ? q.z : q.x, hi = k ? q.w : q.y;
+        p->a[k][0] = lo & 0x0F0F0F0Fu;
+        p->a[k][1] = hi & 0x0F0F0F0Fu;
+        p->a[k][2] = lo >> 4 & 0x0F0F0F0Fu;
+        p->a[k][3] = hi >> 4 & 0x0F0F0F0Fu;
+    }
+    w += 512u;
     if (TYPE_HAS_FIFTH(type)) {
-        u32 bits = half_of(r[8], k);
-        a[0] |= spread_fifth(bits);
-        a[2] |= spread_fifth(bits >> 4);
-        a[1] |= spread_fifth(bits >> 8);
-        a[3] |= spread_fifth(bits >> 12);
+        u32 bits = w[at.lane * 4u + two];
+        UNROLL
+        for (u32 k = 0; k < 2u; k++, bits >>= 16) {
+            p->a[k][0] |= spread_fifth(bits);
+            p->a[k][2] |= spread_fifth(bits >> 4);
+            p->a[k][1] |= spread_fifth(bits >> 8);
+            p->a[k][3] |= spread_fifth(bits >> 12);
+        }
+        w += 128u;
     }
     if (type == GT_Q6_K) {
-        u32 bits = word_of(r[8u + k / 4u], k % 4u);
-        a[0] |= spread_sixth(bits);
-        a[1] |= spread_sixth(bits >> 8);
-        a[2] |= spread_sixth(bits >> 16);
-        a[3] |= spread_sixth(bits >> 24);
         UNROLL
-        for (u32 i = 0; i < 4u; i++) { /* less 32, byte by byte: bit 5 turned round, then spread upwards */
-            u32 y = a[i] ^ 0x20202020u;
-            a[i] = y + (y & 0x20202020u) * 6u;
+        for (u32 k = 0; k < 2u; k++) {
+            u32 bits = w[two / 2u * 128u + at.lane * 4u + two % 2u * 2u + k];
+            p->a[k][0] |= spread_sixth(bits);
+            p->a[k][1] |= spread_sixth(bits >> 8);
+            p->a[k][2] |= spread_sixth(bits >> 16);
+            p->a[k][3] |= spread_sixth(bits >> 24);
+            UNROLL
+            for (u32 i = 0; i < 4u; i++) { /* less 32, byte by byte: bit 5 turned round, then spread upwards */
+                u32 y = p->a[k][i] ^ 0x20202020u;
+                p->a[k][i] = y + (y & 0x20202020u) * 6u;
+            }
         }
+        w += 256u;
+        p->d[0] = w[g * 4u + two];
+        p->d[1] = w[32u + g * 4u + two];
+        return;
     }
+    if (TYPE_IS_32(type)) {
+        p->d[0] = w[g * 4u + two];
+        p->d[1] = w[32u + g * 4u + two];
+        if (TYPE_HAS_MIN(type)) {
+            p->m[0] = w[64u + g * 4u + two];
+            p->m[1] = w[96u + g * 4u + two];
+        }
+        return;
+    }
+    UNROLL
+    for (u32 i = 0; i < 2u; i++) { /* sub-scales: 8 bytes a row, then sub-minimums */
+        u32 shift = two % 2u * 16u;
+        p->d[i] = w[i * 32u + g * 4u + two / 2u] >> shift;
+        p->m[i] = w[i * 32u + g * 4u + 2u + two / 2u] >> shift;
+    }
+}
+
+KFN float byte_value(u32 word, const u32 i)
+{
+    return (float)(i32)(word >> 8u * i & 0xFFu);
+}
+
+KFN float signed_byte_value(u32 word, const u32 i)
+{
+    return (float)((i32)(word << (24u - 8u * i)) >> 24);
 }
 
 /* Where a lane finds its columns in the staged rows, for each 8 of them: q of column g, scale and sum of columns 2t and 2t + 1. */
@@ -261,82 +237,77 @@ struct columns {
     u32 q, s0, s1;
 };
 
-/* v[8 columns][4] = the sums of a tile (see above). n8: number of 8 columns, type: constants. stage: the shared memory; seg: the tile's number
- * along the row; n_cols: staged columns. */
-KFN void tile_sums(struct at at, const u32 n8, const u32 type, THR const w4 *r, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg,
+/* v[8 columns][4] = the sums of a tile (see above). n8: number of 8 columns, type: constants. w: the tile; stage: the staged rows; seg: the tile's
+ * number along the row; n_cols: staged columns. */
+KFN void tile_sums(struct at at, const u32 n8, const u32 type, SHM const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg,
                    THR const struct columns *col, THR float *v)
 {
     float low[4 * 8]; /* the second sum of types with a minimum */
     SHM const u32 *q = stage + seg * 64u;
     SHM const u32 *s = stage + n_cols * STAGE_STRIDE(n_pad) + seg * 16u * n_cols;
-    w4 both[8];
     UNROLL
     for (u32 i = 0; i < 4u * n8; i++) {
         v[i] = 0.0f;
         low[i] = 0.0f;
     }
-    UNROLL
+    NO_UNROLL
     for (u32 two = 0; two < 4u; two++) {
+        struct tile_pair t;
+        w4 both[8];
+        tile_read(at, type, w, two, &t);
         UNROLL
         for (u32 j = 0; j < n8; j++)
             both[j] = load16(q + col[j].q + two * 16u);
         UNROLL
-        for (u32 odd = 0; odd < 2u; odd++) {
-            const u32 k = 2u * two + odd;
-            u32 a[4];
-            float dw0 = 0.0f, dw1 = 0.0f, mw0 = 0.0f, mw1 = 0.0f, dh0 = 0.0f, dh1 = 0.0f;
-            tile_ints(type, r, k, a);
+        for (u32 k = 0; k < 2u; k++) {
+            float dw0, dw1, mw0 = 0.0f, mw1 = 0.0f, dh0 = 0.0f, dh1 = 0.0f;
             if (TYPE_IS_32(type)) {
-                dw0 = half_value(half_of(r[type == GT_Q8_0 ? 8u : 4u], k));
-                dw1 = half_value(half_of(r[type == GT_Q8_0 ? 9u : 5u], k));
+                dw0 = half_value(t.d[0] >> 16u * k & 0xFFFFu);
+                dw1 = half_value(t.d[1] >> 16u * k & 0xFFFFu);
             } else if (type == GT_Q6_K) {
-                dw0 = (float)signed_byte_of(r[4], 2u * k);
-                dh0 = (float)signed_byte_of(r[4], 2u * k + 1u);
-                dw1 = (float)signed_byte_of(r[5], 2u * k);
-                dh1 = (float)signed_byte_of(r[5], 2u * k + 1u);
+                dw0 = signed_byte_value(t.d[0], 2u * k);
+                dh0 = signed_byte_value(t.d[0], 2u * k + 1u);
+                dw1 = signed_byte_value(t.d[1], 2u * k);
+                dh1 = signed_byte_value(t.d[1], 2u * k + 1u);
             } else {
-                dw0 = (float)(i32)byte_of(r[4], k);
-                dw1 = (float)(i32)byte_of(r[5], k);
-                mw0 = (float)(i32)byte_of(r[4], 8u + k);
-                mw1 = (float)(i32)byte_of(r[5], 8u + k);
+                dw0 = byte_value(t.d[0], k);
+                dw1 = byte_value(t.d[1], k);
+                mw0 = byte_value(t.m[0], k);
+                mw1 = byte_value(t.m[1], k);
             }
             if (TYPE_HAS_MIN(type)) {
-                mw0 = half_value(half_of(r[6], k));
-                mw1 = half_value(half_of(r[7], k));
+                mw0 = half_value(t.m[0] >> 16u * k & 0xFFFFu);
+                mw1 = half_value(t.m[1] >> 16u * k & 0xFFFFu);
             }
             UNROLL
             for (u32 j = 0; j < n8; j++) {
-                u32 bb[2] = {odd ? both[j].z : both[j].x, odd ? both[j].w : both[j].y};
-                w2 c0 = load8(s + 2u * n_cols * k + col[j].s0), c1 = load8(s + 2u * n_cols * k + col[j].s1);
+                u32 bb[2] = {k ? both[j].z : both[j].x, k ? both[j].w : both[j].y};
+                SHM const u32 *sc = s + 2u * n_cols * (2u * two + k);
+                w2 c0 = load8(sc + col[j].s0), c1 = load8(sc + col[j].s1);
                 float dx0 = EX_FLOAT(c0.x), dx1 = EX_FLOAT(c1.x);
+                THR float *p = v + 4u * j, *m = low + 4u * j;
                 i32 c[4];
+                float f[4];
                 c[0] = MAGIC_BITS - TYPE_OFFSET(type) * (i32)c0.y;
                 c[1] = MAGIC_BITS - TYPE_OFFSET(type) * (i32)c1.y;
                 c[2] = c[0];
                 c[3] = c[1];
-                THR float *p = v + 4u * j, *m = low + 4u * j;
                 if (type == GT_Q6_K) {
                     i32 h[4] = {MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS};
-                    tile_16(at, c, a[0], a[1], bb[0]);
-                    tile_16(at, h, a[2], a[3], bb[1]);
-                    float f[4], e[4];
+                    tile_16(at, c, t.a[k][0], t.a[k][1], bb[0]);
+                    tile_16(at, h, t.a[k][2], t.a[k][3], bb[1]);
                     UNROLL
-                    for (u32 i = 0; i < 4u; i++) {
-                        f[i] = EX_FLOAT((u32)c[i]) - EX_MAGIC;
-                        e[i] = EX_FLOAT((u32)h[i]) - EX_MAGIC;
+                    for (u32 i = 0; i < 4u; i++) { /* exact: at most 16,646,144 < 2^24 */
+                        f[i] = (i < 2u ? dw0 : dw1) * (EX_FLOAT((u32)c[i]) - EX_MAGIC);
+                        f[i] = EX_FMA(i < 2u ? dh0 : dh1, EX_FLOAT((u32)h[i]) - EX_MAGIC, f[i]);
+                        p[i] = EX_FMA(f[i], i % 2u ? dx1 : dx0, p[i]);
                     }
-                    /* exact: at most 16,646,144 < 2^24 */
-                    p[0] = EX_FMA(EX_FMA(dh0, e[0], dw0 * f[0]), dx0, p[0]);
-                    p[1] = EX_FMA(EX_FMA(dh0, e[1], dw0 * f[1]), dx1, p[1]);
-                    p[2] = EX_FMA(EX_FMA(dh1, e[2], dw1 * f[2]), dx0, p[2]);
-                    p[3] = EX_FMA(EX_FMA(dh1, e[3], dw1 * f[3]), dx1, p[3]);
                     continue;
                 }
                 if (type == GT_Q8_0)
-                    tile_s(at, c, a, bb);
+                    tile_s(at, c, t.a[k], bb);
                 else
-                    tile_u(at, c, a, bb);
-                float f[4];
+                    tile_u(at, c, t.a[k], bb);
                 UNROLL
                 for (u32 i = 0; i < 4u; i++)
                     f[i] = EX_FLOAT((u32)c[i]) - EX_MAGIC;
@@ -366,8 +337,20 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, THR const w4 *r, 
         for (u32 i = 0; i < 4u * n8; i++)
             v[i] = v[i] + low[i];
     }
-    if (!TYPE_IS_32(type)) {
-        float d0 = half_value(r[6].x & 0xFFFFu), d1 = half_value(r[6].y & 0xFFFFu), n0 = half_value(r[6].x >> 16), n1 = half_value(r[6].y >> 16);
+    if (!TYPE_IS_32(type)) { /* the super-block's scale and minimum, at the tile's end */
+        u32 g = at.lane >> 2;
+        float d0, d1, n0 = 0.0f, n1 = 0.0f;
+        if (type == GT_Q6_K) {
+            u32 r0 = w[832u + g / 2u], r1 = w[836u + g / 2u]; /* 3,328 and 3,344 bytes on: d of rows g and g + 8 */
+            d0 = half_value(r0 >> g % 2u * 16u & 0xFFFFu);
+            d1 = half_value(r1 >> g % 2u * 16u & 0xFFFFu);
+        } else {
+            SHM const u32 *dd = w + (type == GT_Q5_K ? 704u : 576u);
+            d0 = half_value(dd[g] & 0xFFFFu);
+            n0 = half_value(dd[g] >> 16);
+            d1 = half_value(dd[g + 8u] & 0xFFFFu);
+            n1 = half_value(dd[g + 8u] >> 16);
+        }
         UNROLL
         for (u32 i = 0; i < 4u * n8; i++) {
             v[i] = EX_FMA(i % 4u < 2u ? d0 : d1, v[i], 0.0f);

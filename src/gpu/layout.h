@@ -76,24 +76,29 @@ enum {
 /* Shared memory of a launch, bytes; groups start with it undefined. */
 #define GPU_SHM_NONE 0u
 #define GPU_SHM_ROUTE(n_experts) (32u * (n_experts) + 128u) /* k_route.h: group, route_group */
-#define GPU_SHM_PICK 3168u                                  /* k_pick.h */
+#define GPU_SHM_PICK 3200u                                  /* k_pick.h */
 #define GPU_SHM_PICK_JOIN 24592u
-/* Products (k_stage.h): n columns of staged rows, scales and sums besides, and sums of tiles. n: 8, 16, 32 for product_1, _2, _4. */
+/* Products (k_stage.h): the ring, n columns of staged rows with scales and sums, and sums of tiles. n: 8, 16, 32 for product_1, _2, _4. */
+#define GPU_SHM_RING (4u * RING_WORDS)
 #define GPU_SHM_STAGE(n, n_in) (4u * (n) * (GPU_PAD(n_in) / 4u + 16u + GPU_PAD(n_in) / 16u))
-#define GPU_SHM_BATCH(n_in)    /* tiles in a batch of panels (product_batch) */                                  \
-    (GPU_PAD(n_in) / 256u >= 8u ? GPU_PAD(n_in) / 256u : GPU_PAD(n_in) / 256u == 3u ? 24u : 8u * GPU_PAD(n_in) / 256u > 56u ? 56u : 8u * (GPU_PAD(n_in) / 256u))
-#define GPU_SHM_PRODUCT(n, n_in) (GPU_SHM_STAGE(n, n_in) + ((n) < 32u ? 2u : 1u) * GPU_SHM_BATCH(n_in) * (n) * 64u)
-#define GPU_SHM_EXPERTS_IN(n, n_in) /* gate and up side by side, or a batch of either where their types differ */    \
-    (GPU_SHM_STAGE(n, n_in) + 2u * (GPU_SHM_BATCH(n_in) > GPU_PAD(n_in) / 128u ? GPU_SHM_BATCH(n_in) : GPU_PAD(n_in) / 128u) * (n) * 64u)
-#define GPU_SHM_EXPERTS_OUT(n, n_in) GPU_SHM_PRODUCT(n, n_in)
-#define GPU_SHM_EXPERTS_FUSED(n_pairs, n_in) (GPU_SHM_STAGE(n_pairs, n_in) + 2u * (n_pairs) * (GPU_PAD(n_in) / 256u) * 64u)
-#define GPU_SHM_MANY (4u * (2u * 32u * 96u + 32u)) /* MANY_COLS columns of one tile, twice, and their rows */
+#define GPU_SHM_SUMS(n, n_in) (GPU_PAD(n_in) / 256u >= 8u ? GPU_PAD(n_in) / 256u * (n) * 64u : 0u) /* shorter rows need none */
+#define GPU_SHM_PRODUCT(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + ((n) < 32u ? 2u : 1u) * GPU_SHM_SUMS(n, n_in))
+#define GPU_SHM_EXPERTS_IN(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 4u * GPU_SHM_SUMS(n, n_in))
+#define GPU_SHM_EXPERTS_OUT(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 2u * GPU_SHM_SUMS(n, n_in))
+#define GPU_SHM_EXPERTS_FUSED(n_pairs, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n_pairs, n_in) + 2u * (n_pairs) * 64u)
+#define GPU_SHM_MANY (GPU_SHM_RING + 4u * (2u * 32u * 96u + 32u)) /* 32 columns of one tile, twice, and their rows */
 
+#define GPU_SHM_FLOAT (4u * (17u * 2080u + 8u * 8u * 9u + 8u)) /* k_float.h: 8 rows, norm weights, 8 outputs; parts; r */
 #define GPU_SHM_STORE 8192u                            /* k_store.h */
 /* k_attend.h: n query heads in an item (the most: GPU_SHM_ATTEND(8, d_head)). */
 #define GPU_SHM_ATTEND_F16(n, d_head) (65536u + (n) * ((((d_head) + 7u) & ~7u) * 4u + 1040u + 40u))
 #define GPU_SHM_ATTEND_Q8(n, d_head) (32768u + (n) * ((d_head) * 4u + 5200u + 40u))
 #define GPU_SHM_ATTEND(n, d_head)                                                                                \
     (GPU_SHM_ATTEND_F16(n, d_head) > GPU_SHM_ATTEND_Q8(n, d_head) ? GPU_SHM_ATTEND_F16(n, d_head) : GPU_SHM_ATTEND_Q8(n, d_head))
+
+/* k_prompt.h: n: the heads that share a key/value head, at most 8, rounded up to a power of two. */
+#define GPU_SHM_PROMPT_F16(n, d_head) (16384u + (n) * (8192u + (((d_head) + 15u) & ~15u) * 32u))
+#define GPU_SHM_PROMPT_Q8(n, d_head) (18432u + (n) * (8192u + (d_head) * 9u))
+#define GPU_SHM_PROMPT(d_head) (GPU_SHM_PROMPT_F16(8, d_head) > GPU_SHM_PROMPT_Q8(8, d_head) ? GPU_SHM_PROMPT_F16(8, d_head) : GPU_SHM_PROMPT_Q8(8, d_head))
 
 #endif
