@@ -9,6 +9,9 @@
  * A host thread has one set of fibers for good: a fiber that ends its kernel waits for the next group. Where lanes or SIMD groups
  * miss each other, the group is given up and its fibers are set anew.
  *
+ * TSan is told that only barriers order memory between lanes: a build with CONFIG=tsan reports what two lanes do to one place
+ * without one, whatever the order they ran in.
+ *
  * Cost: `build/release/tests/test_emu` prints the time of a meeting. */
 #include "gpu/emu.h"
 
@@ -259,14 +262,18 @@ void emu_barrier(struct emu_fiber *f, u32 file, u32 line)
         return;
     if (file >= MAX_FILES || line >= MAX_LINES)
         __builtin_trap();
+    struct emu_thread *t = simd_of(f)->thread;
+    fiber_before(&t->ready);
     if (last_to_arrive(f, barrier_word(file, line)))
         end_turn(f);
     else
         wait_turn(f);
+    fiber_after(&t->ready);
 }
 
 static void at_end(struct emu_fiber *f)
 {
+    fiber_before(&simd_of(f)->thread->host);
     if (last_to_arrive(f, END_))
         end_turn(f);
     else
@@ -275,10 +282,13 @@ static void at_end(struct emu_fiber *f)
 
 void emu_simd_barrier(struct emu_fiber *f)
 {
+    struct emu_simd *s = simd_of(f);
+    fiber_before(&s->arrived);
     if (last_to_arrive(f, SIMD_BARRIER_))
         end_meeting(f);
     else
         wait_turn(f);
+    fiber_after(&s->arrived);
 }
 
 u32 emu_shuffle(struct emu_fiber *f, u32 v, u32 from_lane)
@@ -465,6 +475,7 @@ static void lane_main(void *arg)
     struct emu_fiber *f = arg;
     struct emu_thread *t = simd_of(f)->thread;
     for (;;) {
+        fiber_after(&t->group);
         struct at at = {t->group, t->n_groups, simd_of(f)->index * LANES + f->lane, simd_of(f)->index, f->lane, f};
         t->emu->fn(at, t->emu->arg, t->shm);
         at_end(f);
@@ -510,7 +521,9 @@ static void run_group(void *arg, u32 task, u32 thread)
     if (e->opts.poison)
         poison(t->shm, bytes / 4);
     fiber_host(&t->host);
+    fiber_before(&t->group);
     fiber_switch(&t->host, &next_turn(t)->fiber);
+    fiber_after(&t->host);
     if (!t->failed)
         return;
     set_fibers(t);

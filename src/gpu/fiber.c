@@ -107,8 +107,12 @@ void fiber_unset(struct fiber *f)
         __asan_unpoison_memory_region(f->stack, f->stack_bytes);
 #endif
 #if FIBER_TSAN
-    if (f->shadow)
+    if (f->shadow) { /* what it did comes before what its stack will be used for */
+        void *here = __tsan_get_current_fiber();
+        __tsan_switch_to_fiber(f->shadow, 0);
+        __tsan_switch_to_fiber(here, 0);
         __tsan_destroy_fiber(f->shadow);
+    }
 #endif
     memset(f, 0, sizeof *f);
 }
@@ -141,7 +145,7 @@ void fiber_switch(struct fiber *from, struct fiber *to)
     __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->stack_bytes);
 #endif
 #if FIBER_TSAN
-    __tsan_switch_to_fiber(to->shadow, 0);
+    __tsan_switch_to_fiber(to->shadow, 1); /* 1: orders nothing */
 #endif
 #if FIBER_UCONTEXT
     swapcontext(&from->context, &to->context);

@@ -20,7 +20,7 @@
 #endif
 #if defined(__SANITIZE_THREAD__) || FIBER_HAS(thread_sanitizer)
 #define FIBER_TSAN 1
-#else
+#elif !defined(FIBER_TSAN) /* the Makefile says it of files that TSan must not look into */
 #define FIBER_TSAN 0
 #endif
 #if (!defined(__x86_64__) && !defined(__aarch64__)) || defined(FIBER_PORTABLE)
@@ -57,6 +57,18 @@ void fiber_set(struct fiber *f, u8 *stack, size_t stack_bytes, void (*fn)(void *
 
 /* Forgets what the sanitizers keep; the stack is the caller's. */
 void fiber_unset(struct fiber *f);
+
+/* For TSan, to which a switch by itself orders nothing: what the running fiber did before fiber_before(place) comes before what any
+ * does after a later fiber_after(place). */
+#if FIBER_TSAN
+void __tsan_release(void *place);
+void __tsan_acquire(void *place);
+static inline void fiber_before(void *place) { __tsan_release(place); }
+static inline void fiber_after(void *place) { __tsan_acquire(place); }
+#else
+static inline void fiber_before(void *place) { (void)place; }
+static inline void fiber_after(void *place) { (void)place; }
+#endif
 
 /* Suspends from, which is running, and goes on where `to` was suspended. Returns when someone switches to from. */
 void fiber_switch(struct fiber *from, struct fiber *to);
