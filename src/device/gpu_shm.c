@@ -3,6 +3,15 @@
 
 #include "gpu/layout.h"
 
+/* Query heads in an item of k_attend at most: what gpu_inputs.c may choose. */
+static u32 item_heads(const struct attend_args *a)
+{
+    u32 share = a->n_heads / a->n_kv, heads = 8;
+    while (share % heads)
+        heads /= 2;
+    return heads;
+}
+
 u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
 {
     const struct experts_out_args *out = &args->experts_out_;
@@ -17,6 +26,8 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     case GK_experts_in_many:
     case GK_experts_out_many:
         return GPU_SHM_MANY;
+    case GK_product_float:
+        return GPU_SHM_FLOAT;
     case GK_experts_in_1:
         return GPU_SHM_EXPERTS_IN(8u, args->experts_in_.n_in);
     case GK_experts_in_2:
@@ -28,6 +39,11 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     case GK_group:
     case GK_route_group:
         return GPU_SHM_ROUTE(args->route_.n_experts);
+    case GK_store:
+        return GPU_SHM_STORE;
+    case GK_attend:
+        return args->attend_.kv_q8 ? GPU_SHM_ATTEND_Q8(item_heads(&args->attend_), args->attend_.d_head)
+                                   : GPU_SHM_ATTEND_F16(item_heads(&args->attend_), args->attend_.d_head);
     case GK_pick:
         return GPU_SHM_PICK;
     case GK_pick_join:
