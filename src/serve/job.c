@@ -276,6 +276,13 @@ static void mask_done(void *mask)
     mask_close(mask);
 }
 
+/* A broken device answers 503: another server, or this one started anew, may do it. */
+static int stream_failed(struct api_error *e, const struct ps_error *err)
+{
+    bool broken = err->kind == PS_BROKEN;
+    return api_error_set(e, broken ? 503 : 500, "server_error", broken ? "device_broken" : NULL, NULL, "%.200s", err->text);
+}
+
 int job_open_stream(struct job *j, u32 i, struct api_error *e)
 {
     struct choice *c = &j->choices[i];
@@ -305,7 +312,7 @@ int job_open_stream(struct job *j, u32 i, struct api_error *e)
         return api_error_set(e, 400, "invalid_request_error", "context_length_exceeded", NULL, "%.200s", err.text);
     if (err.kind == PS_INVALID)
         return api_error_bad(e, NULL, "%.200s", err.text);
-    return api_error_set(e, 500, "server_error", NULL, NULL, "%.200s", err.text);
+    return stream_failed(e, &err);
 }
 
 static void fail(struct job *j, const struct api_error *e)
@@ -384,7 +391,10 @@ static void read_choice(struct choice *c)
         snprintf(err.text, sizeof err.text, info.end == PS_END_DEADLINE ? "the request took too long" : "the server is stopping");
     }
     struct api_error e;
-    api_error_set(&e, rc ? 500 : 503, "server_error", NULL, NULL, "%.200s", err.text);
+    if (rc)
+        stream_failed(&e, &err);
+    else
+        api_error_set(&e, 503, "server_error", NULL, NULL, "%.200s", err.text);
     fail(c->job, &e);
 }
 

@@ -156,6 +156,8 @@ static void write_engine(const struct ps_stats *s, struct bytes *out)
     one(out, "slots_active", "gauge", "Streams that run.", s->n_active);
     one(out, "queued", "gauge", "Streams that wait for a slot.", s->n_queued);
     one(out, "context_tokens", "gauge", "Positions of a slot.", s->n_ctx);
+    one(out, "device_broken", "gauge", "1: the device failed and stays so.", s->broken != NULL);
+    one(out, "device_exact", "gauge", "0: by the device's self-test its results are not the promised bits.", !s->warning);
     one(out, "steps_total", "counter", "Fused steps.", (double)s->steps);
     one(out, "submissions_total", "counter", "Hand-overs to the device.", (double)s->submissions);
     one(out, "rows_total", "counter", "Rows of all steps.", (double)s->rows);

@@ -6,30 +6,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool pages_healthy(struct server *s, const char **why)
+void pages_look(struct server *s, struct health *h)
 {
     int state = atomic_load(&s->state);
-    *why = state == SERVER_LOADING ? "loading" : state == SERVER_DRAINING ? "draining" : "ok";
-    if (state == SERVER_LOADING)
-        return false;
     struct ps_stats stats;
+    *h = (struct health){.status = "loading"};
+    if (state == SERVER_LOADING)
+        return;
     ps_engine_stats(s->engine, &stats);
-    if (stats.turn_s > s->o.stuck_s) {
-        *why = "stuck";
-        return false;
-    }
-    return state == SERVER_READY;
+    h->message = stats.broken;
+    h->warning = stats.warning;
+    h->status = stats.broken                  ? "broken"
+                : stats.turn_s > s->o.stuck_s ? "stuck"
+                : state == SERVER_DRAINING    ? "draining"
+                                              : "ok";
+    h->ok = strcmp(h->status, "ok") == 0;
+}
+
+static void member(struct bytes *out, const char *name, const char *text)
+{
+    if (!text)
+        return;
+    bytes_str(out, ",\"");
+    bytes_str(out, name);
+    bytes_str(out, "\":");
+    bytes_json(out, text, strlen(text));
 }
 
 void pages_health(struct server *s, struct http_exchange *x)
 {
     struct bytes out = {0};
-    const char *why;
-    bool healthy = pages_healthy(s, &why);
+    struct health h;
+    pages_look(s, &h);
     bytes_str(&out, "{\"status\":");
-    bytes_json(&out, why, strlen(why));
+    bytes_json(&out, h.status, strlen(h.status));
+    member(&out, "message", h.message);
+    member(&out, "warning", h.warning);
     bytes_str(&out, "}\n");
-    http_reply(x, healthy ? 200 : 503, "application/json", &out);
+    http_reply(x, h.ok ? 200 : 503, "application/json", &out);
 }
 
 void pages_metrics(struct server *s, struct http_exchange *x)

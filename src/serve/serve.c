@@ -95,6 +95,15 @@ static int open_template(struct server *s, const struct ps_model_info *info, str
                ? -1 : 0;
 }
 
+/* What can change the text of an answer. A device that does not give the promised bits makes no claim to a contract. */
+static void name_fingerprint(struct server *s, u64 file, const struct ps_stats *stats)
+{
+    char contract[16];
+    snprintf(contract, sizeof contract, "c%d", PS_CONTRACT);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "plainsong-%016llx-%s-%s", (unsigned long long)file,
+             stats->warning ? "inexact" : contract, stats->device);
+}
+
 static int load(struct server *s, struct err *err)
 {
     struct ps_error why;
@@ -112,19 +121,20 @@ static int load(struct server *s, struct err *err)
     s->engine = ps_engine_open(s->model, &s->o.engine, &why);
     if (!s->engine)
         return err_set(err, "%s", why.text);
+    if (s->o.loaded)
+        s->o.loaded(s->engine);
     ps_engine_stats(s->engine, &stats);
     s->n_slots = stats.n_slots;
     s->n_ctx = stats.n_ctx;
     s->queue_tokens = s->o.queue_tokens ? s->o.queue_tokens : (u64)(s->n_slots + s->o.queue) * s->n_ctx;
-    snprintf(s->fingerprint, sizeof s->fingerprint, "plainsong-%016llx-c%d-%s",
-             (unsigned long long)hash_file(s->o.model, info.file_bytes), PS_CONTRACT, stats.device);
+    name_fingerprint(s, hash_file(s->o.model, info.file_bytes), &stats);
     if (grammars_open(&s->grammars, s->vocab, err) || pump_open(&s->pump, s, err) || intake_open(&s->intake, s, err))
         return -1;
     log_event(s->log, "ready", "model %s, device %s (%s), %u slots of %u positions, %s keys, %u threads; weights %.2f GB, "
               "keys and values %.2f GB, loaded in %.1f s", s->name, stats.device, stats.isa, s->n_slots, s->n_ctx, stats.kv, stats.n_threads,
               (double)stats.weight_bytes * 1e-9, (double)stats.kv_bytes * 1e-9, stats.load_s);
-    if (s->o.loaded)
-        s->o.loaded(s->engine);
+    if (stats.warning)
+        log_event(s->log, "warning", "%s: answers may differ from those of other devices", stats.warning);
     return 0;
 }
 
@@ -207,16 +217,28 @@ static void reload_keys(struct server *s)
         log_event(s->log, "keys", "read again: %u", keys_count(s->keys));
 }
 
+/* A device that broke is told once. */
+static void watch_device(struct server *s, bool *told)
+{
+    struct health h;
+    pages_look(s, &h);
+    if (*told || !h.message)
+        return;
+    *told = true;
+    log_event(s->log, "broken", "%s: every request fails until the server is started anew", h.message);
+}
+
 /* Until the server shall end, or cannot start. 0 or -1. */
 static int wait_for_end(struct server *s, struct loader *l, const sigset_t *set, struct err *err)
 {
     u32 watchdog_ms = notify_watchdog_ms();
-    bool told = false;
+    bool told = false, told_broken = false;
+    struct health h;
     for (;;) {
         u32 ms = watchdog_ms ? watchdog_ms / 2 : 1000;
         struct timespec tick = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
         int sig = sigtimedwait(set, NULL, &tick);
-        const char *why;
+        watch_device(s, &told_broken);
         if (sig == SIGTERM || sig == SIGINT)
             return 0;
         if (sig == SIGHUP)
@@ -230,7 +252,8 @@ static int wait_for_end(struct server *s, struct loader *l, const sigset_t *set,
             told = true;
             notify_send("READY=1");
         }
-        if (watchdog_ms && (!told || pages_healthy(s, &why))) /* a long load is no fault */
+        pages_look(s, &h);
+        if (watchdog_ms && (!told || h.ok)) /* a long load is no fault */
             notify_send("WATCHDOG=1");
     }
 }

@@ -80,6 +80,13 @@ void pages_metrics(struct server *s, struct http_exchange *x);
 void pages_slots(struct server *s, struct http_exchange *x);
 void pages_models(struct server *s, struct http_exchange *x);
 void pages_web(struct server *s, struct http_exchange *x);
-bool pages_healthy(struct server *s, const char **why);
+
+struct health {
+    bool ok;
+    const char *status;  /* a word: ok, loading, draining, stuck, broken */
+    const char *message; /* NULL, or the broken device's line */
+    const char *warning; /* NULL, or what the device's self-test found: it serves, but not with the promised bits */
+};
+void pages_look(struct server *s, struct health *h);
 
 #endif
