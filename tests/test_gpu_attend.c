@@ -376,11 +376,58 @@ static void items_are_attended(void **state)
                     attend_of(DIMS[i], SHARES[k], q8, seed += 10);
 }
 
+/* ---- tiles ---- */
+
+static void prompt_of(u32 d_head, u32 share, u32 q8, u64 seed)
+{
+    static const u32 FROM[][2] = {{0, 8}, {1, 1}, {29, 8}, {120, 8}, {252, 8}, {256, 3}, {509, 5}, {590, 8}}; /* position, rows */
+    struct arena a;
+    struct step s;
+    struct row_at rows[MAX_ROWS];
+    check_seed(seed);
+    open_arena(&a, &(struct shape){d_head, share > 8 ? 1 : MAX_KV, share, q8});
+    fill_slot(&a, 0, 270);
+    fill_slot(&a, 1, 600);
+    for (u32 i = 0; i < COUNT(FROM); i += 2, seed++) {
+        u32 n = 0, which = (u32)seed % 2, n_groups = 1 + (u32)seed % 3, tiles[2] = {0};
+        for (u32 k = 0; k < 2; k++) {
+            u32 slot = FROM[i + k][0] + FROM[i + k][1] > 270;
+            tiles[k] = n | FROM[i + k][1] << 24;
+            for (u32 r = 0; r < FROM[i + k][1]; r++)
+                rows[n++] = (struct row_at){slot, FROM[i + k][0] + r};
+        }
+        open_step(&s, &a, rows, n, seed);
+        union gpu_args args = attend_args(&s, &a, which);
+        put_rows(s.in, which, rows, n);
+        s.in[IN_TILES + which] = 2;
+        memcpy(s.in + TILES_AT, tiles, sizeof tiles);
+        memset(s.att, POISON, (u64)n * s.att_stride * 4);
+        struct bufs b = {{s.in, s.q, a.gpu, NULL, s.att}};
+        emulate(GK_prompt, &args, &b, n_groups, q8 ? GPU_SHM_PROMPT_Q8(8, d_head) : GPU_SHM_PROMPT_F16(8, d_head), seed);
+        check_att("prompt", &s, &a, 0, n_groups);
+        close_step(&s);
+    }
+    close_arena(&a);
+}
+
+static void tiles_are_attended(void **state)
+{
+    (void)state;
+    static const u32 DIMS[] = {64, 80, 128, 256, 6, 96, 160}, SHARES[] = {1, 2, 4, 8, 16, 3, 12};
+    u64 seed = 5000;
+    for (u32 i = 0; i < COUNT(DIMS); i++)
+        for (u32 k = 0; k < COUNT(SHARES); k++)
+            for (u32 q8 = 0; q8 < 2; q8++)
+                if (!(q8 && DIMS[i] % 32) && (i < 3 || k % 3 == 0))
+                    prompt_of(DIMS[i], SHARES[k], q8, seed += 10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(queries_keys_and_values_are_stored),
         cmocka_unit_test(items_are_attended),
+        cmocka_unit_test(tiles_are_attended),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     emu_close(emu);

@@ -1,5 +1,479 @@
-/* Not written yet. */
+/* Attention of a prompt's rows (rule 7): a tile of up to 8 rows of one slot at positions that follow each other, with up to 8 query heads
+ * that share a key/value head, is one group's work. A SIMD group has one row: its `n` queries (1, 2, 4 or 8: the heads, rounded up). All
+ * see the same keys and values, which go through shared memory in stages; everything else is a SIMD group's own, so the only barriers
+ * are the stages' (one each: two stages take turns, and registers hold a third).
+ *
+ *   scores   lane = position: n x 8 chains a thread (positions lane, lane + 32, ... of the chunk: rule 6's sums lie in their lanes)
+ *            a stage: 256 positions x 16 dimensions (q8_0: a block of 32)
+ *   values   lane = 4 dimensions of 128: n x 4 chains a thread. A stage: 32 positions x 128 dimensions
+ *
+ *   shared memory: [stages: 2 x 8 KB] [q8_0: their scales: 2 x 256] [w: (row, position, n)] [q: (row, dimension, n) floats;
+ *                  q8_0: (row, d_head / 4, n) words, (row, block, n) scales]
+ *
+ * Between chunks m and l stay in registers, o in the row's place in att: a thread reads there only what it wrote itself. */
+
+enum { PROMPT_STAGE = 8192, PROMPT_SLICE = 128, PROMPT_DIMS = 16 };
+
+struct prompt_shm {
+    SHM u32 *stage;         /* 2 x PROMPT_STAGE bytes */
+    SHM float *scale;       /* q8_0: 2 x 256 */
+    SHM float *w;           /* this row's */
+    SHM u32 *q;             /* this row's */
+    SHM float *q_scale;     /* this row's */
+};
+
+struct prompt_tile {
+    u32 row, head;          /* this SIMD group's row of the table, the first query head */
+    u32 heads;              /* queries that exist; 0: there is no such row */
+    u32 pos, last;          /* of this row; of the tile's last row */
+    DEV const u8 *k, *v;    /* at position 0 */
+};
+
+struct prompt_fetch { /* a thread's part of a stage */
+    w4 x[2];
+    u32 d;                  /* q8_0: a scale */
+};
+
+KFN void prompt_lay(struct at at, SHM u32 *shm, u32 n, u32 d_head, u32 q8, THR struct prompt_shm *s)
+{
+    u32 dims = (d_head + PROMPT_DIMS - 1) / PROMPT_DIMS * PROMPT_DIMS, words = (q8 ? dims / 4 : dims) * n;
+    s->stage = shm;
+    shm += 2 * PROMPT_STAGE / 4;
+    s->scale = (SHM float *)shm;
+    shm += q8 ? 2 * GPU_CHUNK : 0;
+    s->w = (SHM float *)shm + at.simd * GPU_CHUNK * n;
+    shm += GPU_SIMDS * GPU_CHUNK * n;
+    s->q = shm + at.simd * words;
+    s->q_scale = (SHM float *)shm + GPU_SIMDS * words + at.simd * (d_head / 32) * n;
+}
+
+/* ---- queries of a SIMD group's row ---- */
+
+KFN void prompt_put_q(struct at at, CON const struct attend_args *a, THR const struct prompt_tile *t, DEV const float *q, const u32 n,
+                      THR const struct prompt_shm *s)
+{
+    u32 dims = (a->d_head + PROMPT_DIMS - 1) / PROMPT_DIMS * PROMPT_DIMS;
+    for (u32 d = at.lane; d < dims; d += 32) {
+        UNROLL
+        for (u32 h = 0; h < n; h++)
+            s->q[d * n + h] = h < t->heads && d < a->d_head ? EX_BITS(q[h * a->d_head + d]) : 0;
+    }
+}
+
+KFN void prompt_put_q8(struct at at, CON const struct attend_args *a, THR const struct prompt_tile *t, DEV const float *q, const u32 n,
+                       THR const struct prompt_shm *s)
+{
+    for (u32 h = 0; h < n; h++)
+        for (u32 i0 = 0; i0 < a->d_head; i0 += 128) {
+            u32 i = i0 + 4 * at.lane, some = i < a->d_head && h < t->heads;
+            float v[4], d;
+            i32 sum;
+            w4 x = {0, 0, 0, 0};
+            if (some)
+                x = load16(q + h * a->d_head + i);
+            v[0] = EX_FLOAT(x.x), v[1] = EX_FLOAT(x.y), v[2] = EX_FLOAT(x.z), v[3] = EX_FLOAT(x.w);
+            u32 word = act_quantise_8(at, v, &d, &sum);
+            if (i < a->d_head) {
+                s->q[i / 4 * n + h] = word;
+                if (i % 32 == 0)
+                    s->q_scale[i / 32 * n + h] = d;
+            }
+        }
+}
+
+/* ---- stages ---- */
+
+/* Keys: stage c of the chunk at k, of which n_seen positions are there for some row. Thread = position. */
+KFN void prompt_fetch_k(struct at at, CON const struct attend_args *a, DEV const u8 *k, u32 c, u32 n_seen, const u32 q8, THR struct prompt_fetch *f)
+{
+    u32 d_pad = (a->d_head + 7u) & ~7u;
+    DEV const u8 *panel = k + at.simd * GPU_KV_PANEL_BYTES(a->d_head, q8);
+    u32 some = at.simd * 32 < n_seen;
+    f->d = 0;
+    UNROLL
+    for (u32 i = 0; i < 2; i++) {
+        w4 x = {0, 0, 0, 0};
+        if (q8 ? some : some && 16 * c + 8 * i < d_pad)
+            x = load16(panel + (q8 ? c * 1088 + 64 + i * 512 : (2 * c + i) * 512) + at.lane * 16);
+        f->x[i] = x;
+    }
+    if (q8 && some)
+        f->d = *(DEV const u16 *)(panel + c * 1088 + 2 * at.lane);
+}
+
+/* f16: (4 groups of 4 dimensions, 256 positions) 8 bytes. q8_0: (8 words, 256 positions). */
+KFN void prompt_put_k(struct at at, THR const struct prompt_fetch *f, SHM u32 *stage, SHM float *scale, const u32 q8)
+{
+    UNROLL
+    for (u32 i = 0; i < 2; i++) {
+        if (q8) {
+            stage[(4 * i + 0) * GPU_CHUNK + at.thread] = f->x[i].x;
+            stage[(4 * i + 1) * GPU_CHUNK + at.thread] = f->x[i].y;
+            stage[(4 * i + 2) * GPU_CHUNK + at.thread] = f->x[i].z;
+            stage[(4 * i + 3) * GPU_CHUNK + at.thread] = f->x[i].w;
+        } else {
+            w2 lo = {f->x[i].x, f->x[i].y}, hi = {f->x[i].z, f->x[i].w};
+            *(SHM w2 *)(stage + 2 * ((2 * i + 0) * GPU_CHUNK + at.thread)) = lo;
+            *(SHM w2 *)(stage + 2 * ((2 * i + 1) * GPU_CHUNK + at.thread)) = hi;
+        }
+    }
+    if (q8)
+        scale[at.thread] = half_value(f->d);
+}
+
+/* Values: 32 positions from 32 * c on, dimensions from d0 on. What no row sees is 0. */
+KFN void prompt_fetch_v(struct at at, CON const struct attend_args *a, DEV const u8 *v, u32 c, u32 d0, u32 n_seen, const u32 q8,
+                        THR struct prompt_fetch *f)
+{
+    u32 row = q8 ? a->d_head : ((a->d_head + 7u) & ~7u) * 2, blocks = a->d_head / 32;
+    DEV const u8 *panel = v + c * GPU_KV_PANEL_BYTES(a->d_head, q8);
+    f->d = 0;
+    UNROLL
+    for (u32 i = 0; i < (q8 ? 1u : 2u); i++) {
+        u32 e = at.thread + GPU_THREADS * i, j = q8 ? e / 8 : e / 16, at_row = q8 ? d0 + e % 8 * 16 : 2 * d0 + e % 16 * 16;
+        w4 x = {0, 0, 0, 0};
+        if (32 * c + j < n_seen && at_row < row)
+            x = load16(panel + (q8 ? 64 * blocks : 0) + j * row + at_row);
+        f->x[i] = x;
+    }
+    if (q8) {
+        u32 j = at.thread / 4, b = d0 / 32 + at.thread % 4;
+        if (j < 32 && 32 * c + j < n_seen && b < blocks)
+            f->d = *(DEV const u16 *)(panel + 2 * (j * blocks + b));
+    }
+}
+
+KFN void prompt_put_v(struct at at, THR const struct prompt_fetch *f, SHM u32 *stage, SHM float *scale, const u32 q8)
+{
+    UNROLL
+    for (u32 i = 0; i < (q8 ? 1u : 2u); i++)
+        *(SHM w4 *)(stage + 4 * (at.thread + GPU_THREADS * i)) = f->x[i];
+    if (q8 && at.thread < 128)
+        scale[at.thread] = half_value(f->d);
+}
+
+/* ---- scores ---- */
+
+/* n words at p, of any n = 1, 2, 4, 8. */
+KFN void prompt_read(THR u32 *v, SHM const u32 *p, const u32 n)
+{
+    if (n < 4) {
+        v[0] = p[0];
+        if (n == 2)
+            v[1] = p[1];
+        return;
+    }
+    UNROLL
+    for (u32 i = 0; i < n; i += 4) {
+        w4 t = *(SHM const w4 *)(p + i);
+        v[i] = t.x;
+        v[i + 1] = t.y;
+        v[i + 2] = t.z;
+        v[i + 3] = t.w;
+    }
+}
+
+/* 16 dimensions. acc: (n, 8); panels of the chunk that the row sees, 4 or 8. */
+KFN void prompt_score(struct at at, THR float *acc, SHM const u32 *stage, SHM const u32 *q, const u32 n, const u32 panels)
+{
+    NO_UNROLL
+    for (u32 g = 0; g < PROMPT_DIMS / 4; g++) {
+        w2 k[8];
+        UNROLL
+        for (u32 p = 0; p < panels; p++)
+            k[p] = *(SHM const w2 *)(stage + 2 * (g * GPU_CHUNK + 32 * p + at.lane));
+        UNROLL
+        for (u32 i = 0; i < 4; i++) {
+            u32 x[8];
+            prompt_read(x, q + (4 * g + i) * n, n);
+            UNROLL
+            for (u32 p = 0; p < panels; p++) {
+                float y = half_value((i < 2 ? k[p].x : k[p].y) >> 16 * (i % 2) & 0xFFFFu);
+                UNROLL
+                for (u32 h = 0; h < n; h++)
+                    acc[h * 8 + p] = EX_FMA(EX_FLOAT(x[h]), y, acc[h * 8 + p]);
+            }
+        }
+    }
+}
+
+/* A block of 32 dimensions: integers of 4 panels at a time, then one fma each. */
+KFN void prompt_score_q8(struct at at, THR float *acc, SHM const u32 *stage, SHM const float *scale, SHM const u32 *q, SHM const u32 *q_scale,
+                         const u32 n, const u32 panels)
+{
+    u32 d[8];
+    prompt_read(d, q_scale, n);
+    UNROLL
+    for (u32 p0 = 0; p0 < panels; p0 += 4) {
+        i32 dot[32];
+        UNROLL
+        for (u32 i = 0; i < 4 * n; i++)
+            dot[i] = 0;
+        UNROLL
+        for (u32 w = 0; w < 8; w++) {
+            u32 x[8];
+            prompt_read(x, q + w * n, n);
+            UNROLL
+            for (u32 p = 0; p < 4; p++) {
+                u32 y = stage[w * GPU_CHUNK + 32 * (p0 + p) + at.lane];
+                UNROLL
+                for (u32 h = 0; h < n; h++)
+                    dot[h * 4 + p] = dot4(x[h], y, dot[h * 4 + p]);
+            }
+        }
+        UNROLL
+        for (u32 p = 0; p < 4; p++) {
+            float dk = scale[32 * (p0 + p) + at.lane];
+            UNROLL
+            for (u32 h = 0; h < n; h++)
+                acc[h * 8 + p0 + p] = EX_FMA((float)dot[h * 4 + p], dk * EX_FLOAT(d[h]), acc[h * 8 + p0 + p]);
+        }
+    }
+}
+
+/* Scores become weights in shared memory; the chunk's m and l of each query. */
+KFN void prompt_weights(struct at at, THR const float *acc, float scale, u32 n_pos, THR float *m, THR float *l, SHM float *w, const u32 n,
+                        const u32 panels)
+{
+    float e[8 * 8];
+    UNROLL
+    for (u32 h = 0; h < n; h++) {
+        u32 top = 0;
+        UNROLL
+        for (u32 p = 0; p < panels; p++) {
+            e[h * 8 + p] = (0.0f + acc[h * 8 + p]) * scale;
+            u32 key = 32 * p + at.lane < n_pos ? attend_key(e[h * 8 + p]) : 0;
+            top = key > top ? key : top;
+        }
+        m[h] = attend_unkey(simd_max_u32(at, top));
+        float sum = 0.0f;
+        UNROLL
+        for (u32 p = 0; p < panels; p++) {
+            e[h * 8 + p] = 32 * p + at.lane < n_pos ? ex_flush(ex_exp(e[h * 8 + p] - m[h])) : 0.0f;
+            sum = sum + e[h * 8 + p];
+        }
+        l[h] = simd_tree(at, sum);
+    }
+    SIMD_BARRIER(at); /* the weights of the chunk before have been read */
+    UNROLL
+    for (u32 p = 0; p < panels; p++) {
+        UNROLL
+        for (u32 h = 0; h < n; h++)
+            w[(32 * p + at.lane) * n + h] = e[h * 8 + p];
+    }
+    SIMD_BARRIER(at);
+}
+
+/* ---- values ---- */
+
+/* 32 positions. o: (n, 4). w: at the first one's weights. */
+KFN void prompt_add(struct at at, THR float *o, SHM const u32 *stage, SHM const float *scale, SHM const u32 *w, const u32 n, const u32 q8)
+{
+    for (u32 j = 0; j < 32; j++) {
+        u32 x[8];
+        float y[4], d = 0.0f;
+        prompt_read(x, w + j * n, n);
+        if (q8) {
+            u32 v = stage[32 * j + at.lane] ^ 0x80808080u;
+            d = scale[4 * j + at.lane / 8];
+            UNROLL
+            for (u32 i = 0; i < 4; i++)
+                y[i] = EX_FLOAT(0x4B000000u | (v >> 8 * i & 255u)) - 8388736.0f; /* 2^23 + 128 + integer */
+        } else {
+            w2 v = *(SHM const w2 *)(stage + 2 * (32 * j + at.lane));
+            UNROLL
+            for (u32 i = 0; i < 4; i++)
+                y[i] = half_value((i < 2 ? v.x : v.y) >> 16 * (i % 2) & 0xFFFFu);
+        }
+        UNROLL
+        for (u32 h = 0; h < n; h++) {
+            float wh = q8 ? EX_FLOAT(x[h]) * d : EX_FLOAT(x[h]);
+            UNROLL
+            for (u32 i = 0; i < 4; i++)
+                o[h * 4 + i] = EX_FMA(wh, y[i], o[h * 4 + i]);
+        }
+    }
+}
+
+/* How a chunk joins what came before it: o = o * a + chunk * b; 1 / l at the end. */
+struct prompt_join {
+    u32 first, last;        /* chunk of the row */
+    float a[8], b[8], l[8], m[8];
+};
+
+KFN void prompt_count(THR struct prompt_join *j, THR const float *m, THR const float *l, const u32 n)
+{
+    UNROLL
+    for (u32 h = 0; h < n; h++) {
+        if (j->first) {
+            j->m[h] = m[h];
+            j->l[h] = l[h];
+        } else {
+            float top = m[h] > j->m[h] ? m[h] : j->m[h];
+            j->a[h] = ex_exp(j->m[h] - top);
+            j->b[h] = ex_exp(m[h] - top);
+            j->l[h] = EX_FMA(j->l[h], j->a[h], l[h] * j->b[h]);
+            j->m[h] = top;
+        }
+    }
+}
+
+KFN void prompt_put_o(THR const struct prompt_join *j, THR const float *o, DEV float *att, u32 heads, u32 d_head, u32 d, const u32 n)
+{
+    u32 four = d + 4 <= d_head && (d_head & 3) == 0;
+    if (d >= d_head)
+        return;
+    UNROLL
+    for (u32 h = 0; h < n; h++) {
+        if (h >= heads)
+            continue;
+        DEV float *to = att + h * d_head + d;
+        float x[4];
+        if (!j->first && four) {
+            w4 t = load16(to);
+            x[0] = EX_FLOAT(t.x), x[1] = EX_FLOAT(t.y), x[2] = EX_FLOAT(t.z), x[3] = EX_FLOAT(t.w);
+        }
+        UNROLL
+        for (u32 i = 0; i < 4; i++) {
+            if (!j->first && !four)
+                x[i] = d + i < d_head ? to[i] : 0.0f;
+            x[i] = j->first ? o[h * 4 + i] : EX_FMA(x[i], j->a[h], o[h * 4 + i] * j->b[h]);
+            x[i] = j->last ? ex_flush(div_rn(x[i], j->l[h])) : x[i];
+            if (!four && d + i < d_head)
+                to[i] = x[i];
+        }
+        if (four) {
+            w4 t = {EX_BITS(x[0]), EX_BITS(x[1]), EX_BITS(x[2]), EX_BITS(x[3])};
+            *(DEV w4 *)to = t;
+        }
+    }
+}
+
+/* ---- a tile ---- */
+
+KFN void prompt_find(struct at at, CON const struct attend_args *a, struct bufs b, u32 tile, u32 kv, u32 sub, u32 share, THR struct prompt_tile *t)
+{
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
+    u32 word = in[a->tiles_at + tile], row0 = word & 0xFFFFFFu, rows = word >> 24;
+    w4 row = load16(in + a->rows_at + 4 * row0);
+    t->row = row0 + at.simd;
+    t->head = kv * share + 8 * sub;
+    t->heads = at.simd < rows ? least_u32(share - 8 * sub, 8) : 0;
+    t->pos = row.z + at.simd;
+    t->last = row.z + rows - 1;
+    t->k = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, kv);
+    t->v = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, a->n_kv + kv);
+}
+
+KFN void prompt_chunk(struct at at, CON const struct attend_args *a, THR const struct prompt_tile *t, u32 chunk, THR struct prompt_fetch *f,
+                      THR u32 *turn, THR struct prompt_join *join, DEV float *att, THR const struct prompt_shm *s, const u32 n, const u32 q8)
+{
+    u32 n_seen = least_u32(t->last + 1 - chunk * GPU_CHUNK, GPU_CHUNK), n_stages = q8 ? a->d_head / 32 : (a->d_head + 15) / 16;
+    u32 n_pos = t->heads && t->pos >= chunk * GPU_CHUNK ? least_u32(t->pos + 1 - chunk * GPU_CHUNK, GPU_CHUNK) : 0;
+    u32 chunk_bytes = GPU_CHUNK / GPU_KV_PANEL * GPU_KV_PANEL_BYTES(a->d_head, q8), more = t->last >= (chunk + 1) * GPU_CHUNK;
+    DEV const u8 *k = t->k + (u64)chunk * chunk_bytes, *v = t->v + (u64)chunk * chunk_bytes;
+    u32 n_panels = (n_seen + 31) / 32, n_slices = (a->d_head + PROMPT_SLICE - 1) / PROMPT_SLICE;
+    float acc[64], m[8], l[8];
+    join->first = chunk == 0;
+    join->last = t->pos < (chunk + 1) * GPU_CHUNK;
+    UNROLL
+    for (u32 i = 0; i < 8 * n; i++)
+        acc[i] = 0.0f;
+    for (u32 c = 0; c < n_stages; c++, *turn ^= 1) {
+        SHM u32 *stage = s->stage + *turn * (PROMPT_STAGE / 4);
+        SHM float *scale = s->scale + *turn * GPU_CHUNK;
+        prompt_put_k(at, f, stage, scale, q8);
+        if (c + 1 < n_stages)
+            prompt_fetch_k(at, a, k, c + 1, n_seen, q8, f);
+        else
+            prompt_fetch_v(at, a, v, 0, 0, n_seen, q8, f);
+        BARRIER(at);
+        if (n_pos > 128) {
+            if (q8)
+                prompt_score_q8(at, acc, stage, scale, s->q + c * 8 * n, (SHM const u32 *)s->q_scale + c * n, n, 8);
+            else
+                prompt_score(at, acc, stage, s->q + c * PROMPT_DIMS * n, n, 8);
+        } else if (n_pos) {
+            if (q8)
+                prompt_score_q8(at, acc, stage, scale, s->q + c * 8 * n, (SHM const u32 *)s->q_scale + c * n, n, 4);
+            else
+                prompt_score(at, acc, stage, s->q + c * PROMPT_DIMS * n, n, 4);
+        }
+    }
+    if (n_pos) {
+        prompt_weights(at, acc, a->scale, n_pos, m, l, s->w, n, 8);
+        prompt_count(join, m, l, n);
+    }
+    for (u32 slice = 0; slice < n_slices; slice++) {
+        float o[32];
+        UNROLL
+        for (u32 i = 0; i < 4 * n; i++)
+            o[i] = 0.0f;
+        for (u32 c = 0; c < n_panels; c++, *turn ^= 1) {
+            SHM u32 *stage = s->stage + *turn * (PROMPT_STAGE / 4);
+            SHM float *scale = s->scale + *turn * GPU_CHUNK;
+            prompt_put_v(at, f, stage, scale, q8);
+            if (c + 1 < n_panels)
+                prompt_fetch_v(at, a, v, c + 1, slice * PROMPT_SLICE, n_seen, q8, f);
+            else if (slice + 1 < n_slices)
+                prompt_fetch_v(at, a, v, 0, (slice + 1) * PROMPT_SLICE, n_seen, q8, f);
+            else if (more)
+                prompt_fetch_k(at, a, k + chunk_bytes, 0, least_u32(t->last + 1 - (chunk + 1) * GPU_CHUNK, GPU_CHUNK), q8, f);
+            BARRIER(at);
+            if (32 * c < n_pos)
+                prompt_add(at, o, stage, scale, (SHM const u32 *)s->w + 32 * c * n, n, q8);
+        }
+        if (n_pos)
+            prompt_put_o(join, o, att, t->heads, a->d_head, slice * PROMPT_SLICE + 4 * at.lane, n);
+    }
+}
+
+KFN void prompt_tiles(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm, u32 share, const u32 n, const u32 q8)
+{
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
+    u32 n_sub = (share + 7) / 8, pieces = a->n_kv * n_sub, units = in[IN_TILES + a->which] * pieces, turn = 0;
+    struct prompt_shm s;
+    prompt_lay(at, shm, n, a->d_head, q8, &s);
+    for (u32 u = at.group; u < units; u += at.n_groups) {
+        struct prompt_tile t;
+        struct prompt_fetch f;
+        struct prompt_join join;
+        u32 piece, sub, tile = split_u32(u, pieces, &piece), kv = split_u32(piece, n_sub, &sub);
+        prompt_find(at, a, b, tile, kv, sub, share, &t);
+        DEV const float *q = (DEV const float *)b.p[1] + (u64)t.row * a->q_stride + t.head * a->d_head;
+        DEV float *att = (DEV float *)b.p[4] + (u64)t.row * a->att_stride + t.head * a->d_head;
+        prompt_fetch_k(at, a, t.k, 0, least_u32(t.last + 1, GPU_CHUNK), q8, &f);
+        SIMD_BARRIER(at); /* the queries of the tile before have been used */
+        if (q8)
+            prompt_put_q8(at, a, &t, q, n, &s);
+        else
+            prompt_put_q(at, a, &t, q, n, &s);
+        SIMD_BARRIER(at);
+        for (u32 chunk = 0; chunk * GPU_CHUNK <= t.last; chunk++)
+            prompt_chunk(at, a, &t, chunk, &f, &turn, &join, att, &s, n, q8);
+    }
+}
+
 KFN void k_prompt(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm)
 {
-    (void)at, (void)a, (void)b, (void)shm;
+    u32 rest, share = split_u32(a->n_heads, a->n_kv, &rest);
+    if (a->kv_q8) {
+        if (share == 1)
+            prompt_tiles(at, a, b, shm, share, 1, 1);
+        else if (share == 2)
+            prompt_tiles(at, a, b, shm, share, 2, 1);
+        else if (share <= 4)
+            prompt_tiles(at, a, b, shm, share, 4, 1);
+        else
+            prompt_tiles(at, a, b, shm, share, 8, 1);
+        return;
+    }
+    if (share == 1)
+        prompt_tiles(at, a, b, shm, share, 1, 0);
+    else if (share == 2)
+        prompt_tiles(at, a, b, shm, share, 2, 0);
+    else if (share <= 4)
+        prompt_tiles(at, a, b, shm, share, 4, 0);
+    else
+        prompt_tiles(at, a, b, shm, share, 8, 0);
 }
