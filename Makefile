@@ -2,6 +2,7 @@
 # `make install` copies binary, library, header, man page and the shipped model under PREFIX (/usr/local; DESTDIR before it).
 #   CONFIG=release|debug|asan|tsan   another build beside the first        CC=gcc|clang
 #   WERROR=1                         warnings are errors (the tests set it)
+# `make cuda` builds libplainsong-cuda.so beside them, which `--device cuda` opens; it needs nvcc. `make install` takes it along.
 # `make bench-peer MODEL=FILE.gguf [RUNS=5] [THREADS=N]` runs it beside llama.cpp, which it fetches by npm (bench/peer/run.sh).
 CONFIG ?= release
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
@@ -24,7 +25,9 @@ VERSION := $(shell cat VERSION 2>/dev/null || echo 0.0.0)
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LIBS := -lpcre2-8 -lutf8proc -ljansson -lm -pthread
 
-LIB_C := $(wildcard src/base/*.c src/model/*.c src/plan/*.c src/kernel/*.c src/gpu/*.c src/device/*.c src/engine/*.c)
+# The CUDA backend is a plug-in of its own.
+CUDA_C := src/device/cuda_plugin.c
+LIB_C := $(filter-out $(CUDA_C),$(wildcard src/base/*.c src/model/*.c src/plan/*.c src/kernel/*.c src/gpu/*.c src/device/*.c src/engine/*.c))
 CLI_C := $(wildcard src/cli/*.c)
 SERVE_C := $(wildcard src/serve/*.c)
 LIB_O := $(LIB_C:src/%.c=$(B)/%.o)
@@ -79,6 +82,13 @@ $(B)/cli/version.o: FLAGS_cli += -include $(B)/gen/version.h
 $(B)/engine/api.o: FLAGS_engine += -include $(B)/gen/version.h
 FORCE:
 
+# A sum over the headers that program and plug-in share: they refuse each other when it differs.
+$(B)/gen/gpu_abi.h: src/gpu/args.h src/gpu/gpu.h src/gpu/layout.h src/device/gpu_backend.h
+	@mkdir -p $(@D)
+	printf '#define PS_GPU_ABI %su\n' "$$(cat $^ | cksum | cut -d ' ' -f 1)" > $@
+$(B)/device/dev_cuda.o: $(B)/gen/gpu_abi.h
+$(B)/device/dev_cuda.o: FLAGS_device += -include $(B)/gen/gpu_abi.h
+
 # The template worker's Python text becomes a C array.
 $(B)/gen/worker_py.h: src/model/worker.py
 	@mkdir -p $(@D)
@@ -114,11 +124,38 @@ $(B)/tests/%: tests/%.c $(B)/serve.a $(B)/internal.a
 	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/serve.a $(B)/internal.a -lcmocka $(SERVE_LIBS) $(LIBS)
 tests: $(TESTS)
 
-# Tests that need no library: for a machine that is only emulated (tests/arm). Their cmocka is tests/arm/cmocka.h, and a file
-# there stands for the tokenizer.
-BARE_O := $(filter-out $(B)/model/prompt.o $(B)/model/template.o $(B)/model/token%.o,$(LIB_O)) $(B)/bare/no_tokenizer.o
+# The plug-in: kernels by nvcc, the host's part by cc; the CUDA runtime comes in whole, libcuda is found at run time. Machine code for
+# Hopper (`make cuda CUDA_GENERIC=`: for it alone); for every other GPU from compute capability 8.0 on the driver translates PTX.
+# Objects end in .obj: the house's look at variables (tools/layers.sh) is for our own, and nvcc makes some.
+NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+CUDA := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_HOPPER := -gencode arch=compute_90a,code=sm_90a
+CUDA_GENERIC := -gencode arch=compute_80,code=compute_80
+NVCC_FLAGS := -std=c++17 -O3 -fmad=false -Isrc -Xcompiler -fPIC,-fvisibility=hidden
+$(B)/cuda/cuda_entry.obj: NVCC_FOR := --threads 2 $(CUDA_HOPPER) $(CUDA_GENERIC)
+$(B)/cuda/cuda_walk.obj: NVCC_FOR := $(CUDA_HOPPER)
+$(B)/cuda/%.obj: src/device/%.cu src/device/cuda_entry.h $(wildcard src/gpu/*.h) src/base/exact.h Makefile
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) $(NVCC_FOR) $(NVCCFLAGS) -c -o $@ $<
+$(B)/cuda/cuda_plugin.obj: $(CUDA_C) $(B)/gen/gpu_abi.h Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) -isystem $(CUDA)/include -include $(B)/gen/gpu_abi.h -MMD -MP -MF $(@:.obj=.d) -c $< -o $@
+$(B)/libplainsong-cuda.so: $(addprefix $(B)/cuda/cuda_,entry.obj walk.obj plugin.obj) $(B)/base/base.o
+	$(CC) -shared -Wl,-soname,$(@F) -Wl,--exclude-libs,ALL -Wl,--no-undefined -Wl,--as-needed $(LDFLAGS) -o $@ $^ \
+	-L$(CUDA)/lib64 -lcudart_static -ldl -lrt -lm -pthread
+ifneq ($(NVCC),)
+cuda: $(B)/libplainsong-cuda.so
+else
+cuda:
+	@echo "make cuda: nvcc is not found, neither on the PATH nor in /usr/local/cuda/bin; it comes with NVIDIA's CUDA toolkit (13)" >&2; exit 1
+endif
+
+# Tests that need no library: for a machine that is only emulated (tests/arm). Their cmocka is tests/arm/cmocka.h, and files
+# there stand for the tokenizer and for the opening of CUDA's plug-in.
+BARE_O := $(filter-out $(B)/model/prompt.o $(B)/model/template.o $(B)/model/token%.o $(B)/device/dev_cuda.o,$(LIB_O)) \
+	$(B)/bare/no_tokenizer.o $(B)/bare/no_cuda.o
 BARE := $(addprefix $(B)/bare/,test_exact test_products test_rows test_attend test_golden test_emu list_isas)
-$(B)/bare/no_tokenizer.o: tests/arm/no_tokenizer.c Makefile
+$(B)/bare/no_%.o: tests/arm/no_%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) -MMD -MP -c $< -o $@
 $(B)/bare/%: tests/%.c $(BARE_O)
@@ -131,7 +168,7 @@ check: all tests
 	@sh test.sh unit
 
 PREFIX ?= /usr/local
-INSTALLED := bin/plainsong lib/libplainsong.a lib/libplainsong.so lib/$(SONAME) lib/pkgconfig/plainsong.pc \
+INSTALLED := bin/plainsong lib/libplainsong.a lib/libplainsong.so lib/$(SONAME) lib/libplainsong-cuda.so lib/pkgconfig/plainsong.pc \
 	include/plainsong.h share/man/man1/plainsong.1 share/plainsong/plainsong-tiny-q4_0.gguf
 install: all
 	for dir in bin lib/pkgconfig include share/man/man1 share/plainsong; do install -d "$(DESTDIR)$(PREFIX)/$$dir"; done
@@ -140,6 +177,7 @@ install: all
 	install -m 755 $(B)/libplainsong.so "$(DESTDIR)$(PREFIX)/lib/$(SONAME)"
 	ln -sf $(SONAME) "$(DESTDIR)$(PREFIX)/lib/libplainsong.so"
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' plainsong.pc.in > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/plainsong.pc"
+	if [ -f $(B)/libplainsong-cuda.so ]; then install -m 755 $(B)/libplainsong-cuda.so "$(DESTDIR)$(PREFIX)/lib/"; fi
 	install -m 644 include/plainsong.h "$(DESTDIR)$(PREFIX)/include/"
 	install -m 644 docs/plainsong.1 "$(DESTDIR)$(PREFIX)/share/man/man1/"
 	install -m 644 models/plainsong-tiny-q4_0.gguf "$(DESTDIR)$(PREFIX)/share/plainsong/"
@@ -152,5 +190,5 @@ bench-peer: all
 clean:
 	rm -rf build
 
-.PHONY: all tests bare check install uninstall bench-peer clean
--include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d) $(BARE:=.d)
+.PHONY: all tests cuda bare check install uninstall bench-peer clean
+-include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d) $(BARE:=.d) $(B)/cuda/cuda_plugin.d

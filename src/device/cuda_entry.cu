@@ -1,0 +1,35 @@
+/* The GPU kernels as nvcc's: an entry for each. See cuda_entry.h. Arithmetic is in src/gpu alone. */
+#include "device/cuda_entry.h"
+#include "gpu/kernels.h"
+
+/* Programmatic dependent launch: this kernel may be placed on an SM while the one before it still runs. It touches nothing until that one
+ * has ended, whole and visible, and lets the next be placed. Without the launch attribute both are nothing. As every kernel waits for
+ * its predecessor's end, it waits for all of them. */
+KFN void in_turn(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+
+#define X(name, type)                                                                                                       \
+    static __global__ void __launch_bounds__(GPU_THREADS)                                                                   \
+        e_##name(const __grid_constant__ union gpu_args args, const __grid_constant__ struct bufs bufs)                    \
+    {                                                                                                                       \
+        extern __shared__ __align__(16) u32 shm[];                                                                          \
+        in_turn();                                                                                                          \
+        k_##name(cuda_at(), &args.type##_, bufs, shm);                                                             \
+    }
+GPU_KERNELS(X)
+#undef X
+
+const void *cuda_entry(enum gpu_kernel kernel)
+{
+    static const void *const ENTRY[GK_COUNT] = {
+#define X(name, type) (const void *)e_##name,
+        GPU_KERNELS(X)
+#undef X
+    };
+    return ENTRY[kernel];
+}
