@@ -131,7 +131,7 @@ NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin
 CUDA := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_HOPPER := -gencode arch=compute_90a,code=sm_90a
 CUDA_GENERIC := -gencode arch=compute_80,code=compute_80
-NVCC_FLAGS := -std=c++17 -O3 -fmad=false -Isrc -Xcompiler -fPIC,-fvisibility=hidden
+NVCC_FLAGS := -std=c++17 -O3 -fmad=false -Isrc -Xcompiler -fPIC,-fvisibility=hidden,-fno-threadsafe-statics,-fno-exceptions
 $(B)/cuda/cuda_entry.obj: NVCC_FOR := --threads 2 $(CUDA_HOPPER) $(CUDA_GENERIC)
 $(B)/cuda/cuda_walk.obj: NVCC_FOR := $(CUDA_HOPPER)
 $(B)/cuda/%.obj: src/device/%.cu src/device/cuda_entry.h $(wildcard src/gpu/*.h) src/base/exact.h Makefile
