@@ -32,7 +32,7 @@ static const struct opt_usage usage = {
     "Measures decoding and prompts at several numbers of streams and prints a table: medians with "
     "least and most, "
     "tok/s after the first token and with it, the phases of a step, what it reads against what "
-    "this machine's memory "
+    "the memory "
     "gives. Two paths: the engine as its users have it, and the device alone, stepped in a loop.\n"
     "Every stream reads and says seeded random tokens. Times differ from run to run; the hash of "
     "the last logits does "
@@ -318,6 +318,7 @@ int cli_bench(int argc, char **argv)
     struct bench_setup s;
     struct bench_rig rig = {0};
     struct bench_machine machine = {0};
+    struct ps_stats stats;
     struct outfile plot = {0};
     struct err err;
     u32 n_args;
@@ -337,8 +338,10 @@ int cli_bench(int argc, char **argv)
     rc = open_plot(&plot, &o, &err);
     if (rc == 0)
         rc = open_rig(&rig, &o, &s, &err);
-    if (rc == 0)
-        rc = bench_machine_open(&machine, o.engine.threads, &err);
+    if (rc == 0) {
+        ps_engine_stats(rig.engine, &stats);
+        rc = bench_machine_open(&machine, o.engine.threads, &stats, &err);
+    }
     if (rc == 0)
         rc = measure(&rig, &o, &machine, &plot, &err);
     outfile_close(&plot);

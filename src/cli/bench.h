@@ -14,17 +14,20 @@ enum { BENCH_MAX_RUNS = 99, BENCH_MAX_WIDTHS = 16, BENCH_MAX_STREAMS = 1024 };
 
 struct bench_machine {
     char cpu[128];
-    double peak_gb_s; /* read by all threads from memory, the best seen so far */
-    u64 cache_bytes;  /* last level; 0: not known */
-    struct pool *pool;
+    double peak_gb_s; /* read by all threads from memory, the best seen so far; of a device with memory of its own
+                         what it says; 0: not known */
+    u64 cache_bytes;  /* last level, where the device is the CPU; 0: not known */
+    struct pool *pool; /* NULL: nothing to measure here */
     u8 *at;
     u64 bytes;
 };
 
-int bench_machine_open(struct bench_machine *m, u32 n_threads, struct err *err);
+/* stats: of the engine that will be measured. */
+int bench_machine_open(struct bench_machine *m, u32 n_threads, const struct ps_stats *stats, struct err *err);
 void bench_machine_close(struct bench_machine *m); /* half-open is fine */
 
-/* Streams over the buffer a few times; raises peak_gb_s when this time was the best. */
+/* Streams over the buffer a few times; raises peak_gb_s when this time was the best. Nothing where the
+ * device is not the CPU. */
 void bench_machine_measure(struct bench_machine *m);
 
 /* ---- one run's figures ---- */
@@ -131,7 +134,7 @@ struct bench_result {
     u32 n_mixed;
 };
 
-/* tok/s that reading alone would allow at this series' bytes a step. */
+/* tok/s that reading alone would allow at this series' bytes a step; 0: not known. */
 double bench_roofline(const struct bench_result *r, const struct bench_series *s);
 
 void bench_table(const struct bench_result *r, FILE *out); /* at most 80 columns */

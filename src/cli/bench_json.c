@@ -35,6 +35,11 @@ static const struct {
       {"gb_s", FIG_GB_S},
 };
 
+static json_t *known(double x) /* 0: not known */
+{
+    return x > 0 ? json_real(x) : json_null();
+}
+
 static json_t *series_json(const struct bench_result *r, const struct bench_series *s)
 {
     char hash[17];
@@ -50,9 +55,10 @@ static json_t *series_json(const struct bench_result *r, const struct bench_seri
     for (u32 i = 0; i < COUNT(MEDIANS); i++)
         json_object_set_new(j, MEDIANS[i].name,
                             json_real(bench_figure(s, MEDIANS[i].figure).median));
+    double peak = r->machine->peak_gb_s;
     json_object_set_new(j, "share_of_peak",
-                        json_real(bench_figure(s, FIG_GB_S).median / r->machine->peak_gb_s));
-    json_object_set_new(j, "roofline_tok_s", json_real(bench_roofline(r, s)));
+                        known(peak > 0 ? bench_figure(s, FIG_GB_S).median / peak : 0));
+    json_object_set_new(j, "roofline_tok_s", known(bench_roofline(r, s)));
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s->hash);
     json_object_set_new(j, "logits_hash", json_string(hash));
     return j;
@@ -81,9 +87,9 @@ int bench_json(const struct bench_result *r, FILE *out, struct err *err)
         json_array_append_new(runs, series_json(r, &r->series[i]));
     for (u32 i = 0; i < r->n_mixed; i++)
         json_array_append_new(mixed, mixed_json(r, &r->mixed[i]));
-    json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:f}", "model", r->model.name, "device",
+    json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:o}", "model", r->model.name, "device",
                           r->stats.device, "cpu", r->machine->cpu, "commit", r->commit, "seed",
-                          (json_int_t)s->seed, "warmup", 1, "peak_gb_s", r->machine->peak_gb_s);
+                          (json_int_t)s->seed, "warmup", 1, "peak_gb_s", known(r->machine->peak_gb_s));
     json_t *more =
         json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:I, s:o, s:o}", "isa", r->stats.isa,
                   "kv", r->stats.kv, "threads", (int)r->stats.n_threads, "ctx", (int)r->stats.n_ctx,

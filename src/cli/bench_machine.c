@@ -55,10 +55,12 @@ static u64 find_cache(void)
     return n > 0 ? (u64)n : 0;
 }
 
-int bench_machine_open(struct bench_machine *m, u32 n_threads, struct err *err)
+int bench_machine_open(struct bench_machine *m, u32 n_threads, const struct ps_stats *stats, struct err *err)
 {
-    *m = (struct bench_machine){0};
+    *m = (struct bench_machine){.peak_gb_s = stats->peak_gb_s};
     find_cpu(m->cpu, sizeof m->cpu);
+    if (strcmp(stats->device, "cpu") != 0)
+        return 0;
     m->cache_bytes = find_cache();
     m->bytes =
         min_u64(4 * m->cache_bytes > LEAST_BYTES ? 4 * m->cache_bytes : LEAST_BYTES, MOST_BYTES);
@@ -102,6 +104,8 @@ static void read_part(void *arg, u32 task, u32 thread)
 void bench_machine_measure(struct bench_machine *m)
 {
     struct slice s = {m, 0};
+    if (!m->pool)
+        return;
     for (u32 i = 0; i < PASSES * m->bytes / SLICE_BYTES; i++) {
         double t0 = time_now();
         pool_run(m->pool, SLICE_BYTES / PART_BYTES, read_part, &s);

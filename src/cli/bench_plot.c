@@ -184,9 +184,16 @@ static void put_title(const struct plot *p)
     put_text(p->out, name);
     fprintf(p->out, ", %u layers, %.2f GB</text>\n<text x=\"%d\" y=\"52\" fill=\"#333\">",
             p->r->model.n_layers, 1e-9 * (double)p->r->model.file_bytes, LEFT);
-    put_text(p->out, p->r->machine->cpu);
-    fprintf(p->out, ", %s, %u threads, %.1f GB/s; commit %s</text>\n", p->r->stats.isa,
-            p->r->stats.n_threads, p->r->machine->peak_gb_s, p->r->commit);
+    if (p->r->machine->pool) { /* the CPU computes */
+        put_text(p->out, p->r->machine->cpu);
+        fputs(", ", p->out);
+    }
+    put_text(p->out, p->r->stats.isa);
+    if (p->r->stats.n_threads)
+        fprintf(p->out, ", %u threads", p->r->stats.n_threads);
+    if (p->r->machine->peak_gb_s > 0)
+        fprintf(p->out, ", %.1f GB/s", p->r->machine->peak_gb_s);
+    fprintf(p->out, "; commit %s</text>\n", p->r->commit);
 }
 
 void bench_plot(const struct bench_result *r, FILE *out)
@@ -201,7 +208,8 @@ void bench_plot(const struct bench_result *r, FILE *out)
             WIDTH, HEIGHT, WIDTH, HEIGHT);
     put_title(&p);
     put_axes(&p);
-    put_roof(&p);
+    if (r->machine->peak_gb_s > 0)
+        put_roof(&p);
     put_path(&p, PATH_DEVICE, "#d9730d", 4);
     put_path(&p, PATH_ENGINE, "#1f5fbf", -4);
     put_values(&p, "#1f5fbf");

@@ -232,12 +232,24 @@ out:
 
 /* ---- the device ---- */
 
+/* What choosing a token needs is here after each step; a device that keeps rows of logits to itself gives
+ * its list of likely ones. The ids that are fed are settled before. */
+static int take_picks(struct device *d, u32 n, struct err *err)
+{
+    for (u32 i = 0; i < n; i++) {
+        const u32 *picks = device_picks(d, i);
+        if (picks && !picks[0])
+            return err_set(err, "row %u of a step has a logit that is not finite", i);
+    }
+    return 0;
+}
+
 static int step(struct bench_rig *r, struct device *d, const struct row *rows, u32 n,
                 struct err *err)
 {
     u32 at_once = r->setup->serialize ? 1 : n;
     for (u32 i = 0; i < n; i += at_once)
-        if (device_step(d, rows + i, at_once, err))
+        if (device_step(d, rows + i, at_once, err) || take_picks(d, at_once, err))
             return -1;
     return 0;
 }
@@ -280,8 +292,13 @@ static int run_device(struct bench_rig *r, u32 n, double *f, u64 *hash, struct e
     }
     double t2 = time_now();
     device_stats(d, &b);
-    for (u32 i = 0; rc == 0 && i < n && !s->serialize; i++)
-        *hash = join_hash(*hash, engine_hash(device_logits(d, i), r->n_vocab));
+    for (u32 i = 0; rc == 0 && i < n && !s->serialize; i++) {
+        const float *logits = device_logits(d, i);
+        if (logits)
+            *hash = join_hash(*hash, engine_hash(logits, r->n_vocab));
+        else
+            rc = err_set(err, "the device gave no logits");
+    }
     engine_give_back(r->engine);
     free(rows);
     if (rc)

@@ -1,16 +1,25 @@
 /* The figures as a person reads them: 80 columns, medians, least and most beside what matters. */
 #include "cli/bench.h"
 
+#include "cli/cost.h"
+
+#include <string.h>
+
 static void print_head(const struct bench_result *r, FILE *out)
 {
     const struct bench_setup *s = r->setup;
+    char device[160];
     fprintf(out, "%.60s, %s\n", r->model.name, r->model.arch);
-    fprintf(out, "%s %s, %u threads, %u x %u tokens of %s\n%.79s\n", r->stats.device, r->stats.isa,
-            r->stats.n_threads, r->stats.n_slots, r->stats.n_ctx, r->stats.kv, r->machine->cpu);
+    fprintf(out, "%s, %u x %u tokens of %s\n%.79s\n", cost_device(device, sizeof device, &r->stats),
+            r->stats.n_slots, r->stats.n_ctx, r->stats.kv, r->machine->cpu);
     fprintf(out, "commit %s, seed %llu; %u prompt tokens a stream, %u generated, %u runs\n",
             r->commit, (unsigned long long)s->seed, s->prompt, s->gen, s->runs);
-    fprintf(out, "memory: %.1f GB/s read by all threads; loaded in %.2f s, %.2f GB/s\n",
-            r->machine->peak_gb_s, r->stats.load_s,
+    if (r->stats.warning)
+        fprintf(out, "warning: %s\n", r->stats.warning);
+    if (r->machine->peak_gb_s > 0)
+        fprintf(out, "memory: %.1f GB/s%s; ", r->machine->peak_gb_s,
+                r->machine->pool ? " read by all threads" : "");
+    fprintf(out, "loaded in %.2f s, %.2f GB/s\n", r->stats.load_s,
             r->stats.load_s > 0 ? 1e-9 * (double)r->model.file_bytes / r->stats.load_s : 0);
 }
 
@@ -29,9 +38,18 @@ static void print_rates(const struct bench_result *r, FILE *out)
     }
 }
 
+/* In so many columns; "-" when it is not known. */
+static void print_known(FILE *out, double x, int columns, const char *unit)
+{
+    if (x > 0)
+        fprintf(out, " %*.0f%s", columns, x, unit);
+    else
+        fprintf(out, " %*s%*s", columns, "-", (int)strlen(unit), "");
+}
+
 static void print_reading(const struct bench_result *r, FILE *out)
 {
-    double most = 0;
+    double most = 0, peak = r->machine->peak_gb_s;
     fputs("\n              what a step reads and does                       roofline   logits\n"
           "  B path    rows  submits  experts      MB  GB/s of peak GMAC/s   tok/s     hash\n",
           out);
@@ -40,12 +58,14 @@ static void print_reading(const struct bench_result *r, FILE *out)
         double bytes = bench_figure(s, FIG_BYTES).median, gb_s = bench_figure(s, FIG_GB_S).median,
                step = bench_figure(s, FIG_STEP_MS).median;
         most = bytes > most ? bytes : most;
-        fprintf(out, "%3u %-6s %5.1f %8.1f %8.1f %7.1f %5.1f %5.0f %% %6.1f %7.0f %08llx\n",
-                s->streams, bench_path_names[s->path], bench_figure(s, FIG_ROWS).median,
+        fprintf(out, "%3u %-6s %5.1f %8.1f %8.1f %7.1f %5.1f", s->streams,
+                bench_path_names[s->path], bench_figure(s, FIG_ROWS).median,
                 bench_figure(s, FIG_SUBMISSIONS).median, bench_figure(s, FIG_EXPERTS).median,
-                1e-6 * bytes, gb_s, 100 * gb_s / r->machine->peak_gb_s,
-                step > 0 ? 1e-6 * bench_figure(s, FIG_MACS).median / step : 0, bench_roofline(r, s),
-                (unsigned long long)s->hash & 0xFFFFFFFF);
+                1e-6 * bytes, gb_s);
+        print_known(out, peak > 0 ? 100 * gb_s / peak : 0, 5, " %");
+        fprintf(out, " %6.1f", step > 0 ? 1e-6 * bench_figure(s, FIG_MACS).median / step : 0);
+        print_known(out, bench_roofline(r, s), 7, "");
+        fprintf(out, " %08llx\n", (unsigned long long)s->hash & 0xFFFFFFFF);
     }
     if (most < (double)r->machine->cache_bytes)
         fputs("What a step reads fits this CPU's cache: memory is no roof here.\n", out);

@@ -1,4 +1,4 @@
-/* The standing cost. See cost.h. */
+/* The device and the standing cost. See cost.h. */
 #include "cli/cost.h"
 
 #include <unistd.h>
@@ -35,6 +35,14 @@ void cost_print(FILE *out, const struct ps_cost *c)
     else
         fprintf(out, "%u other plainsongs run; the largest (pid %u) holds %.1f %s\n", c->n_others,
                 c->other_pid, other.n, other.unit);
+}
+
+const char *cost_device(char *text, size_t room, const struct ps_stats *s)
+{
+    int n = snprintf(text, room, "%s %s", s->device, s->isa);
+    if (s->n_threads && n > 0 && (size_t)n < room)
+        snprintf(text + n, room - (size_t)n, ", %u threads", s->n_threads);
+    return text;
 }
 
 void cost_greet(struct ps_engine *e, bool asked)

@@ -1,4 +1,4 @@
-/* The standing cost: what an open engine holds in memory, as the commands print it at start. */
+/* What an open engine stands on and costs: the device, and what it holds in memory, as the commands print them. */
 #ifndef PS_COST_H
 #define PS_COST_H
 
@@ -12,6 +12,9 @@
  *     1.3 MB setup, 3.9 MB scratch: 233.3 MB in all of the 22.1 GB that were free
  *   another plainsong (pid 4711) holds 17.4 GB */
 void cost_print(FILE *out, const struct ps_cost *c);
+
+/* "cpu avx2, 8 threads"; "cuda NVIDIA H200". Returns text. */
+const char *cost_device(char *text, size_t room, const struct ps_stats *s);
 
 /* For commands whose stderr belongs to someone's script: prints when asked to or when stderr is a terminal. */
 void cost_greet(struct ps_engine *e, bool asked);

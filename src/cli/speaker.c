@@ -192,13 +192,16 @@ void speaker_describe(const struct speaker *s)
 {
     struct ps_model_info m;
     struct ps_stats t;
+    char device[160];
     ps_model_info(s->model, &m);
     ps_engine_stats(s->engine, &t);
     fprintf(stderr, "model: %s, %s, %.1f M parameters\n", m.name, m.arch,
             1e-6 * (double)m.n_params);
-    fprintf(stderr, "device: %s %s, %u threads, %u x %u tokens of %s; loaded in %.2f s, %.2f GB/s\n",
-            t.device, t.isa, t.n_threads, t.n_slots, t.n_ctx, t.kv, t.load_s,
+    fprintf(stderr, "device: %s, %u x %u tokens of %s; loaded in %.2f s, %.2f GB/s\n",
+            cost_device(device, sizeof device, &t), t.n_slots, t.n_ctx, t.kv, t.load_s,
             t.load_s > 0 ? 1e-9 * (double)m.file_bytes / t.load_s : 0);
+    if (t.warning)
+        fprintf(stderr, "warning: %s\n", t.warning);
 }
 
 void speaker_report(const struct speaker *s, const struct answer *a)

@@ -47,12 +47,13 @@ struct verify {
     u32 first, most_slots; /* most_slots: what fits into memory */
     bool by_rows;          /* how logits were compared */
     struct verify_tally total;
+    bool warned;
     bool told; /* the first difference has been told */
     u64 hash;  /* over all solo logits */
     double start, drawn;
     bool terminal;
     const char *now; /* the setting that runs */
-    char device[16], isa[16], golden[160];
+    char device[16], isa[96], golden[160];
     u32 n_threads;
     u64 told_bytes; /* of the engine whose cost was printed last */
     FILE *log; /* the lines for the report */
@@ -89,7 +90,7 @@ static const struct opt table[] = {
     {0, "quick", OPT_FLAG, AT(quick), 0, 0, NULL,
      "few short answers, one setting of each kind: seconds"},
     {0, "golden", OPT_FLAG, AT(golden), 0, 0, NULL,
-     "only compare this model's frozen hash, on every instruction set"},
+     "only compare this model's frozen hash, on every instruction set of a CPU"},
     {0, "stop", OPT_FLAG, AT(stop), 0, 0, NULL, "end with the first setting that differs"},
     {0, "only", OPT_TEXT, AT(only), 0, 0, "TEXT", "only settings whose line begins with TEXT"},
     {0, "seed", OPT_U64, AT(seed), 0, 0, "S", "of texts and settings: 1"},
@@ -215,6 +216,11 @@ static int sing_alone(struct verify *v, const struct verify_wish *wish, struct e
     snprintf(v->device, sizeof v->device, "%s", stats.device);
     snprintf(v->isa, sizeof v->isa, "%s", stats.isa);
     v->n_threads = stats.n_threads;
+    v->bounds.isas = strcmp(stats.device, "cpu") == 0;
+    v->bounds.threads = stats.n_threads > 0;
+    if (stats.warning && !v->warned)
+        say(v, "warning: %s\n", stats.warning);
+    v->warned = true;
     say(v, "%-52s %7u %8llu %6s %7.1f %7.0f\n", "alone", v->texts.n, (unsigned long long)tokens, "",
         time_now() - t0, (double)tokens / (time_now() - t0));
     return 0;
@@ -477,9 +483,11 @@ static int golden(struct verify *v, struct err *err)
     v->n_ctx = min_u32(v->info.n_ctx, verify_golden_wish.n_ctx);
     struct verify_wish wish = verify_golden_wish;
     wish.n_ctx = v->n_ctx;
+    if (sing_alone(v, &wish, err))
+        return -1;
     struct verify_bounds b = v->bounds;
     b.set.n_ctx = v->n_ctx;
-    if (sing_alone(v, &wish, err) || verify_setting_alone(&v->settings, &b, v->texts.n, err) ||
+    if (verify_setting_alone(&v->settings, &b, v->texts.n, err) ||
         run_settings(v, 0, err))
         return -1;
     unsigned long long now = v->texts.hash;

@@ -54,8 +54,10 @@ void verify_report_print(const struct verify_report *r, FILE *f)
             ps_version(), sys.sysname, sys.release, sys.machine, cpu, r->n_cores);
     for (u32 i = 0; i < n; i++)
         fprintf(f, "%s%s", i ? " " : "", isas[i]);
-    fprintf(f, "\ndevice    %s, %s, %u threads\nmemory    %.1f GB available\n", r->device, r->isa,
-            r->n_threads, (double)sysmem_available() / 1e9);
+    fprintf(f, "\ndevice    %s, %s", r->device, r->isa);
+    if (r->n_threads)
+        fprintf(f, ", %u threads", r->n_threads);
+    fprintf(f, "\nmemory    %.1f GB available\n", (double)sysmem_available() / 1e9);
     fprintf(f, "model     %s, %s, %.1f M parameters, %llu bytes, file hash %016llx\n", info.name,
             info.arch, (double)info.n_params / 1e6, (unsigned long long)info.file_bytes,
             (unsigned long long)r->file);

@@ -154,13 +154,13 @@ static int slots(struct verify_settings *out, const struct verify_bounds *b, str
     return 0;
 }
 
-/* Thread counts and instruction sets; those that are not the best are slow, so they get less to do.
- */
+/* Thread counts and instruction sets, where the device has them; those that are not the best are
+ * slow, so they get less to do. */
 static int machines(struct verify_settings *out, const struct verify_bounds *b, struct err *err)
 {
     const char *isas[ISAS];
-    u32 n_isas = b->set.isa ? 0 : kernels_list(isas, ISAS);
-    u32 n_threads = b->set.n_threads ? 0 : b->n_cores + 1, n = n_threads + n_isas;
+    u32 n_isas = b->set.isa || !b->isas ? 0 : kernels_list(isas, ISAS);
+    u32 n_threads = b->set.n_threads || !b->threads ? 0 : b->n_cores + 1, n = n_threads + n_isas;
     for (u32 i = 0; i < n; i++) {
         struct ps_engine_options o = plain(b);
         bool slow = i >= n_threads && i + 1 < n;
@@ -168,10 +168,11 @@ static int machines(struct verify_settings *out, const struct verify_bounds *b, 
             o.n_threads = i + 1;
         else
             o.isa = isas[i - n_threads];
-        if (b->quick ? add(out, b, &o, VERIFY_FUSED, near(b, 4), err)
-                     : add(out, b, &o, VERIFY_FUSED, near(b, 2), err) ||
-                           add(out, b, &o, VERIFY_FUSED, near(b, slow ? 4 : 32), err) ||
-                           ragged(out, b, &o, 1, slow ? 8 : 16, err))
+        if (b->quick || !b->isas /* the emulator: slow */
+                ? add(out, b, &o, VERIFY_FUSED, near(b, 4), err)
+                : add(out, b, &o, VERIFY_FUSED, near(b, 2), err) ||
+                      add(out, b, &o, VERIFY_FUSED, near(b, slow ? 4 : 32), err) ||
+                      ragged(out, b, &o, 1, slow ? 8 : 16, err))
             return -1;
     }
     return 0;
@@ -198,13 +199,13 @@ int verify_setting_draw(struct verify_settings *out, const struct verify_bounds 
 {
     static const u32 SLOTS[] = {2, 3, 4, 5, 8, 16, 32, 64}, CHUNKS[] = {0, 0, 1, 3, 7, 16, 33, 100};
     const char *isas[ISAS];
-    u32 n_isas = kernels_list(isas, ISAS);
+    u32 n_isas = b->isas ? kernels_list(isas, ISAS) : 0;
     struct ps_engine_options o = plain(b);
     if (!b->set.n_slots)
         o.n_slots = min_u32(SLOTS[verify_text_below(state, COUNT(SLOTS))], most(b));
-    if (!b->set.n_threads)
+    if (!b->set.n_threads && b->threads)
         o.n_threads = verify_text_below(state, b->n_cores + 2);
-    u32 isa = verify_text_below(state, 3 * n_isas);
+    u32 isa = n_isas ? verify_text_below(state, 3 * n_isas) : 0;
     if (!b->set.isa && isa < n_isas) {
         o.isa = isas[isa];
         if (isa + 1 < n_isas && !b->set.n_slots) /* a slow one */
@@ -228,10 +229,10 @@ int verify_setting_alone(struct verify_settings *out, const struct verify_bounds
 {
     const char *isas[ISAS];
     u32 n_isas = kernels_list(isas, ISAS);
-    for (u32 i = 0; i < n_isas; i++) {
+    for (u32 i = 0; i < (b->isas ? n_isas : 1); i++) {
         struct ps_engine_options o = plain(b);
         o.n_slots = 1;
-        o.isa = isas[i];
+        o.isa = b->isas ? isas[i] : NULL;
         if (add(out, b, &o, VERIFY_EACH, n, err))
             return -1;
     }

@@ -19,6 +19,7 @@ struct verify_bounds {
     u32 gen, whole;               /* whole: prompt rows of a step that hold any prompt */
     bool quick;                   /* one or two settings of each kind */
     struct ps_engine_options set; /* what the user fixed (not 0): not varied */
+    bool isas, threads;           /* whether the device has such: a GPU has neither, the emulator threads */
     u32 n_cores;
     u64 seed;
 };
@@ -35,7 +36,7 @@ int verify_setting_few(struct verify_settings *out, const struct verify_bounds *
 /* Three settings of one drawn engine are added. */
 int verify_setting_draw(struct verify_settings *out, const struct verify_bounds *b, u64 *state,
                         struct err *err);
-/* The engines of every instruction set, one slot, all n texts one after another. */
+/* The engines of every instruction set (or the device's one), one slot, all n texts one after another. */
 int verify_setting_alone(struct verify_settings *out, const struct verify_bounds *b, u32 n,
                          struct err *err);
 void verify_setting_free(struct verify_settings *s);

@@ -130,8 +130,11 @@ static int load(struct server *s, struct err *err)
     name_fingerprint(s, hash_file(s->o.model, info.file_bytes), &stats);
     if (grammars_open(&s->grammars, s->vocab, err) || pump_open(&s->pump, s, err) || intake_open(&s->intake, s, err))
         return -1;
-    log_event(s->log, "ready", "model %s, device %s (%s), %u slots of %u positions, %s keys, %u threads; weights %.2f GB, "
-              "keys and values %.2f GB, loaded in %.1f s", s->name, stats.device, stats.isa, s->n_slots, s->n_ctx, stats.kv, stats.n_threads,
+    char threads[24] = "";
+    if (stats.n_threads)
+        snprintf(threads, sizeof threads, ", %u threads", stats.n_threads);
+    log_event(s->log, "ready", "model %s, device %s (%s), %u slots of %u positions, %s keys%s; weights %.2f GB, "
+              "keys and values %.2f GB, loaded in %.1f s", s->name, stats.device, stats.isa, s->n_slots, s->n_ctx, stats.kv, threads,
               (double)stats.weight_bytes * 1e-9, (double)stats.kv_bytes * 1e-9, stats.load_s);
     if (stats.warning)
         log_event(s->log, "warning", "%s: answers may differ from those of other devices", stats.warning);
