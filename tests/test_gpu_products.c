@@ -18,7 +18,7 @@ enum { N_32 = 5, N_QUANT = 8 }; /* of TYPES: blocks of 32; with integers */
 
 static const u32 N_IN[] = {256, 512, 768, 2048, 32, 64, 288, 2880}; /* whole tiles first: K types have no others */
 enum { N_WHOLE = 4 };
-static const u32 N_OUT[] = {1, 15, 16, 17, 40, 128};
+static const u32 N_OUT[] = {1, 15, 16, 17, 40, 96, 128};
 static const u32 ROWS[] = {1, 2, 3, 7, 8, 9, 16, 31, 33, 64, 70};
 static const u32 GROUPS[] = {1, 2, 3, 5};
 
@@ -511,7 +511,10 @@ static void try_experts_in(enum gpu_kernel kernel, const char *name, u32 type, u
                                   .n_used = to.n_used,
                                   .pairs_at = to.pairs_at,
                                   .tiles_at = to.tiles_at};
+    a->write_act = kernel != GK_experts_in_many && GPU_EXPERTS_IN_ACT(n_in, n_out);
     float_rows(&s, 4, to.pairs + SPARE, a->y_stride);
+    if (a->write_act)
+        act_rows(&s, 6, to.pairs + SPARE, n_out);
     snapshot(&s);
     for (u32 i = 0; i < to.pairs; i++) {
         float g[128 + GPU_PANEL], u[128 + GPU_PANEL];
@@ -519,6 +522,13 @@ static void try_experts_in(enum gpu_kernel kernel, const char *name, u32 type, u
         multiply(&up, to.ids[i], &r.act[i / to.n_used], u);
         kernels_scalar.swiglu(g, g, u, n_out);
         memcpy((float *)s.want[4] + (u64)i * a->y_stride, g, n_out * sizeof *g);
+        if (a->write_act) {
+            i8 q[128];
+            float d[4];
+            i16 sum[4];
+            kernels_scalar.quantise(g, n_out, q, d, sum);
+            put_act((u8 *)s.want[6] + (u64)i * GPU_ACT_BYTES(n_out), &(struct act){g, q, d, sum}, n_out);
+        }
     }
     snprintf(s.what, sizeof s.what, "%s %s and %s, n_in %u, n_out %u, %u of %u experts", name, dtype_info(type)->name,
              dtype_info(type_up)->name, n_in, n_out, to.n_used, to.n_experts);

@@ -105,14 +105,16 @@ struct route_args {
 };
 
 /* Chosen experts of all rows: act = silu(gate . h) * (up . h).
- * 0 inputs, 1 h: act rows, 2 gate, 3 up: n_experts matrices one after another, 4 y out: float rows (pair), 5 route lists, 6 act out (pair) or
- * none */
+ * 0 inputs, 1 h: act rows, 2 gate, 3 up: n_experts matrices one after another, 4 y out: float rows (pair), 5 route lists, 6 act out (pair), with
+ * write_act: only where GPU_EXPERTS_IN_ACT says so, and not by experts_in_many */
 struct experts_in_args {
     u32 which;
     u32 n_in, n_out, y_stride;
     u32 type_gate, type_up;
     u32 n_used, pairs_at, tiles_at;
+    u32 write_act;
 };
+#define GPU_EXPERTS_IN_ACT(n_in, n_out) ((n_in) > 1792u && (n_out) % 32u == 0u)
 
 /* down . act of all pairs. fused: at most 8 rows; the row's experts joined in rank order and the residual stream besides.
  * 0 inputs, 1 act: float rows (pair), 2 act rows (pair) or none: SRC_ACT, 3 down: n_experts matrices, 4 y out: float rows (pair),

@@ -64,6 +64,7 @@ KFN u32 simd_ballot(struct at at, u32 v) { return __ballot_sync(~0u, v); }
 KFN i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((int)a, (int)b, c); }
 KFN float sqrt_rn(float x) { return __fsqrt_rn(x); }
 KFN float div_rn(float a, float b) { return __fdiv_rn(a, b); }
+KFN float div_near(float a, float b) { return __fdividef(a, b); } /* within two units in the last place: for split_u32 alone */
 KFN u32 popcount(u32 v) { return (u32)__popc(v); }
 
 /* One way to read and one to write a half: exact, as ex_half and ex_to_half (denormals kept). */
@@ -203,6 +204,7 @@ KFN i32 dot4(u32 a, u32 b, i32 c)
 }
 KFN float sqrt_rn(float x) { return sqrtf(x); }
 KFN float div_rn(float a, float b) { return a / b; }
+KFN float div_near(float a, float b) { return a / b; }
 KFN float half_value(u32 h) { return ex_half(h); }
 KFN u32 popcount(u32 v) { return (u32)__builtin_popcount(v); }
 KFN w4 load16(const void *p) { return *(const w4 *)p; }
@@ -246,10 +248,10 @@ KFN float simd_tree(struct at at, float v)
 
 KFN u32 least_u32(u32 a, u32 b) { return a < b ? a : b; }
 
-/* a = q * b + *rest, for a, b < 2^24: the quotient of floats is off by one at most. */
+/* a = q * b + *rest, for a, b < 2^24 and a / b < 2^21: a quotient within two units in its last place is off by one at most. */
 KFN u32 split_u32(u32 a, u32 b, THR u32 *rest)
 {
-    i32 q = (i32)div_rn((float)(i32)a, (float)(i32)b), r = (i32)a - q * (i32)b;
+    i32 q = (i32)div_near((float)(i32)a, (float)(i32)b), r = (i32)a - q * (i32)b;
     if (r < 0) {
         q--;
         r += (i32)b;

@@ -42,6 +42,20 @@ KFN u32 act_quantise_8(struct at at, THR const float *v, THR float *d, THR i32 *
     return word;
 }
 
+/* The same for a block that 32 lanes hold, an element each: its integer. */
+KFN i32 act_quantise_32(struct at at, float v, THR float *d, THR i32 *sum)
+{
+    u32 top = simd_max_u32(at, EX_BITS(v) & 0x7FFFFFFFu);
+    u32 finite = top < 0x7F800000u;
+    float scale = ex_round11(div_rn(EX_FLOAT(finite ? top : 0), 127.0f));
+    u32 some = scale >= EX_TINY_SCALE;
+    float r = div_rn(1.0f, some ? scale : 1.0f);
+    i32 q = some ? (i32)EX_BITS(v * r + EX_MAGIC) - 0x4B400000 : 0;
+    *sum = simd_sum_i32(at, q);
+    *d = !finite ? EX_FLOAT(0x7FC00000u) : some ? scale : 0.0f;
+    return q;
+}
+
 /* Where word w of block b lies among an act row's words of integers. */
 KFN u32 act_word(u32 b, u32 w)
 {

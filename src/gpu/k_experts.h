@@ -1,16 +1,17 @@
 /* The chosen experts of few rows. A tile (route lists) is up to 8 * n8 pairs (row, rank) of one expert, a unit a panel of 16 outputs of a tile; a group takes
  * a contiguous share of units, and its SIMD groups the weights' tiles as in k_product.h, each through its ring.
  *
- * experts_in: gate and up of a panel are one unit of 2 * n_seg tiles, then silu(gate) * up. With at most 8 rows all rows are staged once and
+ * experts_in: gate and up of a panel are one unit of 2 * n_seg tiles, then silu(gate) * up; to write act rows two panels are, a block of 32 outputs. With at most 8 rows all rows are staged once and
  * a lane picks its pairs' columns; with more each tile's rows are staged when the tile is reached.
  * experts_out: the same with one matrix.
  * experts_out, fused: at most 8 rows, every pair a tile of its own: a unit is a panel of outputs for all pairs, a pair to a SIMD group; joined in
  * rank order into the residual stream.
  *
- *   shared memory: ring | staged rows | sums [2][2 n_seg][n8][32 lanes][4], or fused [2][pairs][16] */
+ *   shared memory: ring | staged rows | sums [2][tiles of a unit][n8][32 lanes][4] (act of 16 pairs: [1]), or fused [2][pairs][16] */
 
 struct experts_shape {
-    u32 n_panels, n_pad, n_seg, tiles; /* tiles: of a unit */
+    u32 n_panels, n_pad, n_seg;
+    u32 width, units, tiles; /* panels in a unit; units of a list's tile; weight tiles in a unit: panel by panel, matrix by matrix */
     u32 type0, type1;
     u32 slot_words, slots;
     bool split;
@@ -39,6 +40,8 @@ KFN void experts_shape_of(THR struct experts_shape *s, u32 n_in, u32 n_out, u32 
     s->n_panels = panels_of(n_out);
     s->n_pad = GPU_PAD(n_in);
     s->n_seg = s->n_pad / GPU_SEG;
+    s->width = 1u;
+    s->units = s->n_panels;
     s->tiles = w1 ? 2u * s->n_seg : s->n_seg;
     s->split = s->n_seg >= GPU_SIMDS;
     s->type0 = type0;
@@ -53,17 +56,36 @@ KFN void experts_shape_of(THR struct experts_shape *s, u32 n_in, u32 n_out, u32 
 
 KFN void experts_tile_of(THR const struct experts_shape *s, u32 unit, THR struct experts_tile *t, THR u32 *panel)
 {
-    u32 tile = split_u32(unit, s->n_panels, panel), word = s->list[2u + 2u * tile];
+    u32 tile = split_u32(unit, s->units, panel), word = s->list[2u + 2u * tile];
+    *panel *= s->width;
     t->expert = s->list[1u + 2u * tile];
     t->first = word & 0xFFFFFFu;
     t->n_pairs = word >> 24;
 }
 
-KFN void experts_fetch_tile(struct at at, THR const struct experts_shape *s, SHM u32 *ring, u32 slot, u32 expert, u32 panel, u32 seg)
+/* Weight tile i of a unit: its panel from the unit's first on, its matrix, its tile along the row. */
+struct experts_place {
+    u32 panel, mat, seg;
+};
+
+KFN void experts_place_of(THR const struct experts_shape *s, u32 i, THR struct experts_place *p)
 {
-    bool second = seg >= s->n_seg;
-    u32 bytes = GPU_TILE_BYTES(second ? s->type1 : s->type0);
-    DEV const u8 *from = (second ? s->w1 : s->w0) + (((u64)expert * s->n_panels + panel) * s->n_seg + (second ? seg - s->n_seg : seg)) * bytes;
+    u32 n = 0;
+    while (i >= s->n_seg) {
+        i -= s->n_seg;
+        n++;
+    }
+    p->seg = i;
+    p->mat = s->w1 ? n & 1u : 0u;
+    p->panel = s->w1 ? n >> 1 : n;
+}
+
+KFN void experts_fetch_tile(struct at at, THR const struct experts_shape *s, SHM u32 *ring, u32 slot, u32 expert, u32 panel, u32 i)
+{
+    struct experts_place p;
+    experts_place_of(s, i, &p);
+    u32 bytes = GPU_TILE_BYTES(p.mat ? s->type1 : s->type0);
+    DEV const u8 *from = (p.mat ? s->w1 : s->w0) + (((u64)expert * s->n_panels + panel + p.panel) * s->n_seg + p.seg) * bytes;
     ring_fetch(at, ring, slot, RING_MARKS + slot * s->slot_words, from, bytes);
 }
 
@@ -79,13 +101,20 @@ KFN void experts_fetch(struct at at, THR const struct experts_shape *s, THR stru
 }
 
 /* A lane's columns when the pairs' rows are the staged columns. */
-KFN void experts_columns(struct at at, THR const struct experts_shape *s, THR const struct experts_tile *tile, u32 per, THR struct columns *col)
+KFN void experts_columns(struct at at, THR const struct experts_shape *s, THR const struct experts_tile *tile, u32 per, THR struct columns *col,
+                         THR struct pair_columns *few)
 {
     u32 g = at.lane >> 2, t = at.lane & 3u, rest, last = tile->n_pairs - 1u;
     DEV const u32 *pairs = s->pairs + tile->first;
     col[0].q = split_u32(pairs[least_u32(g, last)], per, &rest) * STAGE_STRIDE(s->n_pad) + t * 4u;
     col[0].s0 = 2u * split_u32(pairs[least_u32(2u * t, last)], per, &rest);
     col[0].s1 = 2u * split_u32(pairs[least_u32(2u * t + 1u, last)], per, &rest);
+    UNROLL
+    for (u32 j = 0; j < 2u; j++) { /* of the first two pairs: lane 0's scales */
+        u32 row = shuffle_from(at, j ? col[0].s1 : col[0].s0, 0) / 2u;
+        few->q[j] = row * STAGE_STRIDE(s->n_pad);
+        few->s[j] = 2u * row;
+    }
 }
 
 /* What the units of a launch share: rows by act (or by floats), `per` pairs to a row; all: staged once, by the caller. */
@@ -94,6 +123,7 @@ struct experts_rows {
     DEV const float *x;   /* SRC_FLOAT, or NULL */
     u32 n_in, x_stride, per, n_out, y_stride;
     DEV float *y;
+    DEV u32 *act_out;     /* with width 2 */
     bool all;
 };
 
@@ -108,6 +138,24 @@ KFN void experts_stage(struct at at, const u32 n8, THR const struct experts_shap
     }
 }
 
+/* A pair's 32 outputs, one a lane, of two panels' sums: silu(gate) * up as floats and, by rule 1, as a block of its act row. */
+KFN void experts_put_act(struct at at, const u32 n8, THR const struct experts_shape *s, THR const struct experts_rows *r, THR const struct experts_tile *t,
+                         u32 panel, u32 c, SHM const float *sums)
+{
+    u32 row = at.lane & 15u, slot = c / 8u * 128u + ((row & 7u) * 4u + c % 8u / 2u) * 4u + row / 8u * 2u + (c & 1u), one = s->n_seg * n8 * 128u;
+    SHM const float *part = sums + at.lane / 16u * 2u * one + slot;
+    float v = silu_times(sums_get(part, s->n_seg, n8 * 128u), sums_get(part + one, s->n_seg, n8 * 128u)), d;
+    u32 pair = s->pairs[t->first + c], n_pad = GPU_PAD(r->n_out), block = panel / 2u;
+    r->y[(u64)pair * r->y_stride + panel * GPU_PANEL + at.lane] = v;
+    i32 sum, q = act_quantise_32(at, v, &d, &sum);
+    DEV u8 *act = (DEV u8 *)(r->act_out + (u64)pair * (GPU_ACT_BYTES(r->n_out) / 4u));
+    act[4u * act_word(block, at.lane / 4u) + at.lane % 4u] = (u8)(u32)q;
+    if (at.lane == 0u) {
+        ((DEV float *)(act + n_pad))[block] = d;
+        ((DEV i32 *)(act + n_pad))[n_pad / 32u + block] = sum;
+    }
+}
+
 KFN void experts_few(struct at at, const u32 n8, THR const struct experts_shape *s, THR const struct experts_rows *r, SHM u32 *ring, THR struct tile_walk *f, u32 from,
                      u32 to)
 {
@@ -116,9 +164,13 @@ KFN void experts_few(struct at at, const u32 n8, THR const struct experts_shape 
     u32 slot = 0, turn = 0, done = ~0u;
     struct tile_walk w;
     struct columns col[4];
+    struct pair_columns few;
     float total[16], second[16];
     tile_walk_begin(at, from, to, s->split, s->tiles, &w);
     columns_in_order(at, n8, s->n_pad, col);
+    few.q[0] = few.s[0] = 0u;
+    few.q[1] = STAGE_STRIDE(s->n_pad);
+    few.s[1] = 2u;
     NO_UNROLL
     for (u32 unit = from; unit < to;) {
         struct experts_tile t, mine_t;
@@ -127,30 +179,38 @@ KFN void experts_few(struct at at, const u32 n8, THR const struct experts_shape 
         panel = first_panel;
         mine_t = t;
         n_units = s->split ? 1u : least_u32(GPU_SIMDS, to - unit);
-        n_units = r->all ? n_units : least_u32(n_units, s->n_panels - first_panel);
-        if (!r->all && unit - first_panel != done) { /* the tile's first unit names it */
+        n_units = r->all ? n_units : least_u32(n_units, s->units - first_panel); /* split: 1; else width is 1 */
+        if (!r->all && t.first != done) { /* a tile is known by its first pair */
             if (!s->split && done != ~0u)
                 BARRIER(at);
             experts_stage(at, n8, s, r, &t, stage);
             BARRIER(at);
-            done = unit - first_panel;
+            done = t.first;
         }
         if (s->split || w.unit < unit + n_units) {
             if (!s->split)
                 experts_tile_of(s, w.unit, &mine_t, &panel);
             if (r->all)
-                experts_columns(at, s, &mine_t, r->per, col);
+                experts_columns(at, s, &mine_t, r->per, col, &few);
             UNROLL
             for (u32 i = 0; i < 4u * n8; i++)
                 total[i] = second[i] = 0.0f;
             NO_UNROLL
             for (u32 now = w.unit; w.unit == now;) {
                 float v[16];
-                bool up = w.seg >= s->n_seg;
+                struct experts_place place;
+                experts_place_of(s, w.seg, &place);
+                bool up = place.mat != 0u;
                 ring_take(at, ring, slot);
                 SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s->slot_words;
-                FOR_TYPE(up ? s->type1 : s->type0,
-                         tile_sums(at, n8, type, at_slot, stage, s->n_pad, 8u * n8, up ? w.seg - s->n_seg : w.seg, col, v))
+                u32 seg = place.seg, type_of = up ? s->type1 : s->type0;
+                if (mine_t.n_pairs == 1u) {
+                    FOR_TYPE(type_of, tile_sums_few(at, 1, type, at_slot, stage, s->n_pad, 8u * n8, seg, &few, v))
+                } else if (mine_t.n_pairs == 2u) {
+                    FOR_TYPE(type_of, tile_sums_few(at, 2, type, at_slot, stage, s->n_pad, 8u * n8, seg, &few, v))
+                } else {
+                    FOR_TYPE(type_of, tile_sums(at, n8, type, at_slot, stage, s->n_pad, 8u * n8, seg, col, v))
+                }
                 SIMD_BARRIER(at);
                 experts_fetch(at, s, f, ring, slot);
                 slot = slot + 1u == s->slots ? 0u : slot + 1u;
@@ -174,7 +234,15 @@ KFN void experts_few(struct at at, const u32 n8, THR const struct experts_shape 
                 }
             }
         }
-        if (s->split) {
+        if (s->width == 2u) {
+            BARRIER(at);
+            for (u32 c = at.simd; c < t.n_pairs; c += GPU_SIMDS)
+                experts_put_act(at, n8, s, r, &t, panel, c, sums + turn * s->tiles * n8 * 128u);
+            if (n8 == 1u)
+                turn ^= 1u;
+            else
+                BARRIER(at);
+        } else if (s->split) {
             BARRIER(at);
             for (u32 i = at.thread; i < n8 * 128u; i += GPU_THREADS) {
                 u32 lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u), out = panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
@@ -209,7 +277,13 @@ KFN void experts_in_few(struct at at, const u32 n8, CON const struct experts_in_
     r.y_stride = a->y_stride;
     r.y = (DEV float *)b.p[4];
     r.all = n8 == 1u && n_rows <= 8u;
-    share_units(at, s.list[0] * s.n_panels, &from, &to);
+    r.act_out = (DEV u32 *)b.p[6];
+    if (a->write_act) {
+        s.width = 2u;
+        s.units = s.n_panels / 2u;
+        s.tiles = 4u * s.n_seg;
+    }
+    share_units(at, s.list[0] * s.units, &from, &to);
     tile_walk_begin(at, from, to, s.split, s.tiles, &f);
     for (u32 i = 0; i < s.slots; i++)
         experts_fetch(at, &s, &f, shm, i);
@@ -263,17 +337,16 @@ KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct
     for (u32 p = from; p < to; p++) {
         NO_UNROLL
         for (u32 pair = at.simd; pair < n_pairs; pair += GPU_SIMDS) {
-            struct columns col[4];
+            struct pair_columns few;
             float total[2] = {0.0f, 0.0f};
-            col[0].q = pair * STAGE_STRIDE(s->n_pad) + (at.lane & 3u) * 4u; /* all columns the same: column 0 is used */
-            col[0].s0 = 2u * pair;
-            col[0].s1 = 2u * pair;
+            few.q[0] = pair * STAGE_STRIDE(s->n_pad);
+            few.s[0] = 2u * pair;
             NO_UNROLL
             for (u32 seg = 0; seg < s->n_seg; seg++) {
                 float v[16];
                 ring_take(at, ring, slot);
                 SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s->slot_words;
-                FOR_TYPE(s->type0, tile_sums(at, 1, type, at_slot, stage, s->n_pad, n_pairs, seg, col, v))
+                FOR_TYPE(s->type0, tile_sums_few(at, 1, type, at_slot, stage, s->n_pad, n_pairs, seg, &few, v))
                 SIMD_BARRIER(at);
                 experts_join_fetch(at, s, ids, n_pairs, &f_panel, to, &f_pair, &f_seg, ring, slot);
                 slot = slot + 1u == s->slots ? 0u : slot + 1u;
@@ -316,12 +389,13 @@ KFN void experts_out_few(struct at at, const u32 n8, CON const struct experts_ou
     r.n_out = a->n_out;
     r.y_stride = a->y_stride;
     r.y = (DEV float *)b.p[4];
+    r.act_out = (DEV u32 *)0;
     r.all = false;
     if (a->fused) {
         experts_join(at, a, b, &s, &r, shm, in[IN_ROWS + a->which]);
         return;
     }
-    share_units(at, s.list[0] * s.n_panels, &from, &to);
+    share_units(at, s.list[0] * s.units, &from, &to);
     tile_walk_begin(at, from, to, s.split, s.tiles, &f);
     for (u32 i = 0; i < s.slots; i++)
         experts_fetch(at, &s, &f, shm, i);

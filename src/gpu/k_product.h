@@ -186,6 +186,7 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
     struct product_shape s;
     struct tile_walk f, w;
     struct columns col[4];
+    struct pair_columns few;
     float total[16];
     product_shape_of(a, &s);
     SHM float *sums = (SHM float *)(stage + STAGE_WORDS(8u * n8, s.n_pad));
@@ -195,6 +196,9 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
     for (u32 i = 0; i < s.slots; i++)
         product_fetch(at, a, b, &s, &f, ring, i);
     columns_in_order(at, n8, s.n_pad, col);
+    few.q[0] = few.s[0] = 0u;
+    few.q[1] = STAGE_STRIDE(s.n_pad);
+    few.s[1] = 2u;
     NO_UNROLL
     for (u32 unit = from; unit < to;) { /* the group's steps: one panel, or one for each SIMD group, of one tile of rows */
         u32 tile, n_rows, n_units = s.split ? 1u : least_u32(GPU_SIMDS, to - unit), row0;
@@ -223,7 +227,13 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
                 float v[16];
                 ring_take(at, ring, slot);
                 SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s.slot_words;
-                FOR_TYPE(m.type, tile_sums(at, n8, type, at_slot, stage, s.n_pad, 8u * n8, w.seg, col, v))
+                if (n8 == 1u && n_rows == 1u) {
+                    FOR_TYPE(m.type, tile_sums_few(at, 1, type, at_slot, stage, s.n_pad, 8u, w.seg, &few, v))
+                } else if (n8 == 1u && n_rows == 2u) {
+                    FOR_TYPE(m.type, tile_sums_few(at, 2, type, at_slot, stage, s.n_pad, 8u, w.seg, &few, v))
+                } else {
+                    FOR_TYPE(m.type, tile_sums(at, n8, type, at_slot, stage, s.n_pad, 8u * n8, w.seg, col, v))
+                }
                 SIMD_BARRIER(at);
                 product_fetch(at, a, b, &s, &f, ring, slot);
                 slot = slot + 1u == s.slots ? 0u : slot + 1u;

@@ -149,63 +149,15 @@ struct tile_pair {
     u32 d[2], m[2]; /* row g, row g + 8: both blocks' halves or bytes (q6_k: four) */
 };
 
-KFN void tile_read(struct at at, const u32 type, SHM const u32 *w, u32 two, THR struct tile_pair *p)
+/* The scales of it. */
+KFN void tile_scales(struct at at, const u32 type, SHM const u32 *w, u32 two, THR struct tile_pair *p)
 {
     u32 g = at.lane >> 2;
-    if (type == GT_Q8_0) {
-        UNROLL
-        for (u32 k = 0; k < 2u; k++) {
-            w4 q = load16(w + (2u * two + k) * 128u + at.lane * 4u);
-            p->a[k][0] = q.x;
-            p->a[k][1] = q.y;
-            p->a[k][2] = q.z;
-            p->a[k][3] = q.w;
-        }
-        p->d[0] = w[1024u + g * 4u + two];
-        p->d[1] = w[1024u + 32u + g * 4u + two];
-        return;
-    }
-    w4 q = load16(w + two * 128u + at.lane * 4u);
-    UNROLL
-    for (u32 k = 0; k < 2u; k++) {
-        u32 lo = k ? q.z : q.x, hi = k ? q.w : q.y;
-        p->a[k][0] = lo & 0x0F0F0F0Fu;
-        p->a[k][1] = hi & 0x0F0F0F0Fu;
-        p->a[k][2] = lo >> 4 & 0x0F0F0F0Fu;
-        p->a[k][3] = hi >> 4 & 0x0F0F0F0Fu;
-    }
-    w += 512u;
-    if (TYPE_HAS_FIFTH(type)) {
-        u32 bits = w[at.lane * 4u + two];
-        UNROLL
-        for (u32 k = 0; k < 2u; k++, bits >>= 16) {
-            p->a[k][0] |= spread_fifth(bits);
-            p->a[k][2] |= spread_fifth(bits >> 4);
-            p->a[k][1] |= spread_fifth(bits >> 8);
-            p->a[k][3] |= spread_fifth(bits >> 12);
-        }
-        w += 128u;
-    }
-    if (type == GT_Q6_K) {
-        UNROLL
-        for (u32 k = 0; k < 2u; k++) {
-            u32 bits = w[two / 2u * 128u + at.lane * 4u + two % 2u * 2u + k];
-            p->a[k][0] |= spread_sixth(bits);
-            p->a[k][1] |= spread_sixth(bits >> 8);
-            p->a[k][2] |= spread_sixth(bits >> 16);
-            p->a[k][3] |= spread_sixth(bits >> 24);
-            UNROLL
-            for (u32 i = 0; i < 4u; i++) { /* less 32, byte by byte: bit 5 turned round, then spread upwards */
-                u32 y = p->a[k][i] ^ 0x20202020u;
-                p->a[k][i] = y + (y & 0x20202020u) * 6u;
-            }
-        }
-        w += 256u;
-        p->d[0] = w[g * 4u + two];
-        p->d[1] = w[32u + g * 4u + two];
-        return;
-    }
-    if (TYPE_IS_32(type)) {
+    if (type == GT_Q8_0)
+        w += 1024u;
+    else
+        w += TYPE_HAS_FIFTH(type) ? 640u : type == GT_Q6_K ? 768u : 512u;
+    if (TYPE_IS_32(type) || type == GT_Q6_K) {
         p->d[0] = w[g * 4u + two];
         p->d[1] = w[32u + g * 4u + two];
         if (TYPE_HAS_MIN(type)) {
@@ -219,6 +171,53 @@ KFN void tile_read(struct at at, const u32 type, SHM const u32 *w, u32 two, THR 
         u32 shift = two % 2u * 16u;
         p->d[i] = w[i * 32u + g * 4u + two / 2u] >> shift;
         p->m[i] = w[i * 32u + g * 4u + 2u + two / 2u] >> shift;
+    }
+}
+
+/* The integers that stand in word t of rows g and g + 8, blocks 2 c and 2 c + 1: a[k][0] row g, elements 4t..; [1] row g + 8; [2], [3] elements
+ * 16 + 4t.. */
+KFN void tile_words(const u32 type, SHM const u32 *w, u32 g, u32 c, u32 t, THR u32 a[2][4])
+{
+    u32 lane = 4u * g + t;
+    if (type == GT_Q8_0) {
+        UNROLL
+        for (u32 k = 0; k < 2u; k++) {
+            w4 q = load16(w + (2u * c + k) * 128u + lane * 4u);
+            a[k][0] = q.x;
+            a[k][1] = q.y;
+            a[k][2] = q.z;
+            a[k][3] = q.w;
+        }
+        return;
+    }
+    w4 q = load16(w + c * 128u + lane * 4u);
+    u32 fifth = TYPE_HAS_FIFTH(type) ? w[512u + lane * 4u + c] : 0u;
+    UNROLL
+    for (u32 k = 0; k < 2u; k++) {
+        u32 lo = k ? q.z : q.x, hi = k ? q.w : q.y;
+        a[k][0] = lo & 0x0F0F0F0Fu;
+        a[k][1] = hi & 0x0F0F0F0Fu;
+        a[k][2] = lo >> 4 & 0x0F0F0F0Fu;
+        a[k][3] = hi >> 4 & 0x0F0F0F0Fu;
+        if (TYPE_HAS_FIFTH(type)) {
+            u32 bits = fifth >> 16u * k;
+            a[k][0] |= spread_fifth(bits);
+            a[k][2] |= spread_fifth(bits >> 4);
+            a[k][1] |= spread_fifth(bits >> 8);
+            a[k][3] |= spread_fifth(bits >> 12);
+        }
+        if (type == GT_Q6_K) {
+            u32 bits = w[512u + c / 2u * 128u + lane * 4u + c % 2u * 2u + k];
+            a[k][0] |= spread_sixth(bits);
+            a[k][1] |= spread_sixth(bits >> 8);
+            a[k][2] |= spread_sixth(bits >> 16);
+            a[k][3] |= spread_sixth(bits >> 24);
+            UNROLL
+            for (u32 i = 0; i < 4u; i++) {
+                u32 y = a[k][i] ^ 0x20202020u;
+                a[k][i] = y + (y & 0x20202020u) * 6u;
+            }
+        }
     }
 }
 
@@ -237,6 +236,19 @@ struct columns {
     u32 q, s0, s1;
 };
 
+/* A tile's two sums of one output become one: with the super-block's scale and minimum, where there are such. */
+KFN float tile_end(const u32 type, SHM const u32 *w, u32 row, float p, float low)
+{
+    if (TYPE_HAS_MIN(type))
+        return p + low;
+    if (TYPE_IS_32(type))
+        return p;
+    if (type == GT_Q6_K)
+        return EX_FMA(half_value(w[832u + row / 2u] >> row % 2u * 16u & 0xFFFFu), p, 0.0f);
+    u32 d = w[(type == GT_Q5_K ? 704u : 576u) + row];
+    return EX_FMA(-half_value(d >> 16), low, EX_FMA(half_value(d & 0xFFFFu), p, 0.0f));
+}
+
 /* v[8 columns][4] = the sums of a tile (see above). n8: number of 8 columns, type: constants. w: the tile; stage: the staged rows; seg: the tile's
  * number along the row; n_cols: staged columns. */
 KFN void tile_sums(struct at at, const u32 n8, const u32 type, SHM const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg,
@@ -254,7 +266,8 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, SHM const u32 *w,
     for (u32 two = 0; two < 4u; two++) {
         struct tile_pair t;
         w4 both[8];
-        tile_read(at, type, w, two, &t);
+        tile_words(type, w, at.lane >> 2, two, at.lane & 3u, t.a);
+        tile_scales(at, type, w, two, &t);
         UNROLL
         for (u32 j = 0; j < n8; j++)
             both[j] = load16(q + col[j].q + two * 16u);
@@ -332,31 +345,124 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, SHM const u32 *w,
             }
         }
     }
-    if (TYPE_HAS_MIN(type)) {
+    UNROLL
+    for (u32 i = 0; i < 4u * n8; i++)
+        v[i] = tile_end(type, w, (at.lane >> 2) + (i % 4u < 2u ? 0u : 8u), v[i], low[i]);
+}
+
+/* Where one or two columns are staged, the same for all lanes: integers, scales and sums. */
+struct pair_columns {
+    u32 q[2], s[2];
+};
+
+/* The sums of a tile for one or two columns (n: a constant), by dot4: less than half the work of tile_sums when the other columns are nobody's.
+ * Lane 4 g + t works on blocks 2 c and 2 c + 1, c = 3 - t, of rows g and g + 8; the four lanes of a row hand its sum on from c = 0 to c = 3, so
+ * that lane 4 g ends with v[0], v[1]: row g, columns 0 and 1, v[2], v[3]: row g + 8: what it holds after tile_sums. Other lanes hold
+ * nothing. Words are read in an order that differs by c, so that shared memory's banks do not meet. */
+KFN void tile_sums_few(struct at at, const u32 n, const u32 type, SHM const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg,
+                       THR const struct pair_columns *col, THR float *v)
+{
+    u32 g = at.lane >> 2, c = 3u - (at.lane & 3u);
+    SHM const u32 *q = stage + seg * 64u + c * 16u;
+    SHM const u32 *s = stage + n_cols * STAGE_STRIDE(n_pad) + seg * 16u * n_cols + 4u * n_cols * c;
+    i32 dots[2][2][2], high[2][2][2]; /* column, block, row; high: elements 16.. apart (q6_k) */
+    float dx[2][2], sums[2][2];
+    UNROLL
+    for (u32 j = 0; j < n; j++) {
         UNROLL
-        for (u32 i = 0; i < 4u * n8; i++)
-            v[i] = v[i] + low[i];
+        for (u32 k = 0; k < 2u; k++) {
+            w2 sc = load8(s + 2u * n_cols * k + col->s[j]);
+            dx[j][k] = EX_FLOAT(sc.x);
+            sums[j][k] = dx[j][k] * (float)(i32)sc.y;
+            dots[j][k][0] = dots[j][k][1] = MAGIC_BITS - TYPE_OFFSET(type) * (i32)sc.y;
+            high[j][k][0] = high[j][k][1] = MAGIC_BITS;
+        }
     }
-    if (!TYPE_IS_32(type)) { /* the super-block's scale and minimum, at the tile's end */
-        u32 g = at.lane >> 2;
-        float d0, d1, n0 = 0.0f, n1 = 0.0f;
-        if (type == GT_Q6_K) {
-            u32 r0 = w[832u + g / 2u], r1 = w[836u + g / 2u]; /* 3,328 and 3,344 bytes on: d of rows g and g + 8 */
-            d0 = half_value(r0 >> g % 2u * 16u & 0xFFFFu);
-            d1 = half_value(r1 >> g % 2u * 16u & 0xFFFFu);
-        } else {
-            SHM const u32 *dd = w + (type == GT_Q5_K ? 704u : 576u);
-            d0 = half_value(dd[g] & 0xFFFFu);
-            n0 = half_value(dd[g] >> 16);
-            d1 = half_value(dd[g + 8u] & 0xFFFFu);
-            n1 = half_value(dd[g + 8u] >> 16);
-        }
+    UNROLL
+    for (u32 i = 0; i < 4u; i++) {
+        u32 t = (i + c) & 3u, a[2][4];
+        tile_words(type, w, g, c, t, a);
         UNROLL
-        for (u32 i = 0; i < 4u * n8; i++) {
-            v[i] = EX_FMA(i % 4u < 2u ? d0 : d1, v[i], 0.0f);
-            if (type != GT_Q6_K)
-                v[i] = EX_FMA(-(i % 4u < 2u ? n0 : n1), low[i], v[i]);
+        for (u32 j = 0; j < n; j++) {
+            w4 x = load16(q + col->q[j] + t * 4u);
+            UNROLL
+            for (u32 r = 0; r < 2u; r++) {
+                dots[j][0][r] = dot4(a[0][r], x.x, dots[j][0][r]);
+                dots[j][1][r] = dot4(a[1][r], x.z, dots[j][1][r]);
+                if (type == GT_Q6_K) {
+                    high[j][0][r] = dot4(a[0][2u + r], x.y, high[j][0][r]);
+                    high[j][1][r] = dot4(a[1][2u + r], x.w, high[j][1][r]);
+                } else {
+                    dots[j][0][r] = dot4(a[0][2u + r], x.y, dots[j][0][r]);
+                    dots[j][1][r] = dot4(a[1][2u + r], x.w, dots[j][1][r]);
+                }
+            }
         }
+    }
+    struct tile_pair t;
+    float d[2][2], m[2][2], e[2][2]; /* row, block: scale, minimum, scale of the upper half */
+    tile_scales(at, type, w, c, &t);
+    UNROLL
+    for (u32 r = 0; r < 2u; r++) {
+        UNROLL
+        for (u32 k = 0; k < 2u; k++) {
+            m[r][k] = e[r][k] = 0.0f;
+            if (TYPE_IS_32(type)) {
+                d[r][k] = half_value(t.d[r] >> 16u * k & 0xFFFFu);
+                if (TYPE_HAS_MIN(type))
+                    m[r][k] = half_value(t.m[r] >> 16u * k & 0xFFFFu);
+            } else if (type == GT_Q6_K) {
+                d[r][k] = signed_byte_value(t.d[r], 2u * k);
+                e[r][k] = signed_byte_value(t.d[r], 2u * k + 1u);
+            } else {
+                d[r][k] = byte_value(t.d[r], k);
+                m[r][k] = byte_value(t.m[r], k);
+            }
+        }
+    }
+    float p[2][2], b[2][2]; /* column, row */
+    UNROLL
+    for (u32 j = 0; j < 2u; j++)
+        p[j][0] = p[j][1] = b[j][0] = b[j][1] = 0.0f;
+    UNROLL
+    for (u32 step = 0; step < 4u; step++) {
+        UNROLL
+        for (u32 j = 0; j < n; j++) {
+            UNROLL
+            for (u32 r = 0; r < 2u; r++) {
+                float from = p[j][r], low = b[j][r];
+                UNROLL
+                for (u32 k = 0; k < 2u; k++) {
+                    float f = EX_FLOAT((u32)dots[j][k][r]) - EX_MAGIC;
+                    if (TYPE_IS_32(type)) {
+                        from = EX_FMA(f, d[r][k] * dx[j][k], from);
+                    } else {
+                        f = d[r][k] * f;
+                        if (type == GT_Q6_K)
+                            f = EX_FMA(e[r][k], EX_FLOAT((u32)high[j][k][r]) - EX_MAGIC, f);
+                        from = EX_FMA(f, dx[j][k], from);
+                    }
+                    if (TYPE_HAS_MIN(type) || (!TYPE_IS_32(type) && type != GT_Q6_K))
+                        low = EX_FMA(m[r][k], sums[j][k], low);
+                }
+                if (step == 3u) {
+                    p[j][r] = from;
+                    b[j][r] = low;
+                    continue;
+                }
+                p[j][r] = EX_FLOAT(shuffle_from(at, EX_BITS(from), (at.lane + 1u) & 31u)); /* from the lane of c - 1 */
+                if (TYPE_HAS_MIN(type) || (!TYPE_IS_32(type) && type != GT_Q6_K))
+                    b[j][r] = EX_FLOAT(shuffle_from(at, EX_BITS(low), (at.lane + 1u) & 31u));
+                if (c == 0u) /* the first of a row has nobody before it */
+                    p[j][r] = b[j][r] = 0.0f;
+            }
+        }
+    }
+    UNROLL
+    for (u32 r = 0; r < 2u; r++) {
+        UNROLL
+        for (u32 j = 0; j < 2u; j++)
+            v[2u * r + j] = tile_end(type, w, g + 8u * r, p[j][r], b[j][r]);
     }
 }
 

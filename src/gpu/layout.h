@@ -83,7 +83,7 @@ enum {
 #define GPU_SHM_STAGE(n, n_in) (4u * (n) * (GPU_PAD(n_in) / 4u + 16u + GPU_PAD(n_in) / 16u))
 #define GPU_SHM_SUMS(n, n_in) (GPU_PAD(n_in) / 256u >= 8u ? GPU_PAD(n_in) / 256u * (n) * 64u : 0u) /* shorter rows need none */
 #define GPU_SHM_PRODUCT(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + ((n) < 32u ? 2u : 1u) * GPU_SHM_SUMS(n, n_in))
-#define GPU_SHM_EXPERTS_IN(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 4u * GPU_SHM_SUMS(n, n_in))
+#define GPU_SHM_EXPERTS_IN(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + ((n) == 8u ? 8u : 4u) * GPU_SHM_SUMS(n, n_in))
 #define GPU_SHM_EXPERTS_OUT(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 2u * GPU_SHM_SUMS(n, n_in))
 #define GPU_SHM_EXPERTS_FUSED(n_pairs, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n_pairs, n_in) + 2u * (n_pairs) * 64u)
 #define GPU_SHM_MANY (GPU_SHM_RING + 4u * (2u * 32u * 96u + 32u)) /* 32 columns of one tile, twice, and their rows */
@@ -91,7 +91,7 @@ enum {
 #define GPU_SHM_FLOAT (4u * (17u * 2080u + 8u * 8u * 9u + 8u)) /* k_float.h: 8 rows, norm weights, 8 outputs; parts; r */
 #define GPU_SHM_STORE 8192u                            /* k_store.h */
 /* k_attend.h: n query heads in an item (the most: GPU_SHM_ATTEND(8, d_head)). */
-#define GPU_SHM_ATTEND_F16(n, d_head) (65536u + (n) * ((((d_head) + 7u) & ~7u) * 4u + 1040u + 40u))
+#define GPU_SHM_ATTEND_F16(n, d_head) (32768u + (n) * ((((d_head) + 7u) & ~7u) * 4u + 1040u + 40u))
 #define GPU_SHM_ATTEND_Q8(n, d_head) (32768u + (n) * ((d_head) * 4u + 5200u + 40u))
 #define GPU_SHM_ATTEND(n, d_head)                                                                                \
     (GPU_SHM_ATTEND_F16(n, d_head) > GPU_SHM_ATTEND_Q8(n, d_head) ? GPU_SHM_ATTEND_F16(n, d_head) : GPU_SHM_ATTEND_Q8(n, d_head))
