@@ -141,7 +141,8 @@ struct ps_cost {
     uint32_t other_pid;
     uint64_t other_bytes;      /* resident */
 };
-/* Reads the system's figures each time (on Linux /proc; the device's own memory): for a start or a page of metrics, not for each request. */
+/* Reads the system's figures each time (on Linux /proc; of a device's own memory those): for a start or a page of
+ * metrics, not for each request. */
 PS_API void ps_engine_cost(struct ps_engine *e, struct ps_cost *c);
 
 struct ps_slot {

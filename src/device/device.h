@@ -33,12 +33,13 @@ struct device_stats { /* counted since open */
     u32 n_threads;       /* of the host that the device works with; 0: none of its own */
     const char *name, *isa; /* isa: of a GPU the chip's name */
     double peak_gb_s;    /* what its memory gives at most; 0: not known */
-    const char *warning; /* NULL, or one line: the self-test found that results are not the promised bits. Lives as long as the device */
-    const char *broken;  /* NULL, or one line: it failed and stays so; see device_break */
+    const char *warning; /* NULL, or one line: by the self-test results are not the promised bits */
+    const char *broken;  /* NULL, or one line: it failed and stays so. Both live as long as the device */
 };
 
-/* The head of a row of logits, made by the device so that the row itself can stay there. Words: [0] 1 when every logit of the row is finite,
- * [1] tokens listed: DEVICE_PICKS, or all there are, then for each its id and its logit's bits, by (logit down, id up); -0 equals +0. */
+/* The head of a row of logits, made by the device so that the row itself can stay there. Words: [0] 1 when every logit of
+ * the row is finite, [1] tokens listed: DEVICE_PICKS, or all there are, then for each its id and its logit's bits, by
+ * (logit down, id up); -0 equals +0. */
 enum { DEVICE_PICKS = 64, DEVICE_PICK_WORDS = 2 + 2 * DEVICE_PICKS };
 
 struct device;
@@ -69,8 +70,8 @@ int device_step(struct device *d, const struct row *rows, u32 n_rows, struct err
  * another slot holds. Not a submission; n <= n_ctx. */
 void device_copy(struct device *d, u32 from, u32 to, u32 n);
 
-/* Logits of the i-th row that wanted them: (n_vocab), valid until the next step; a device with memory of its own fetches them now. NULL:
- * it broke meanwhile. */
+/* Logits of the i-th row that wanted them: (n_vocab), valid until the next step; a device with memory of its own fetches
+ * them now. NULL: it broke meanwhile. */
 const float *device_logits(const struct device *d, u32 i);
 
 /* Their head: DEVICE_PICK_WORDS words, valid until the next step; NULL: this device makes none. */
@@ -83,8 +84,9 @@ void device_each(struct device *d, u32 n, void (*fn)(void *arg, u32 i, u32 threa
 
 void device_stats(const struct device *d, struct device_stats *s);
 
-/* What a device says of itself once it knows: nothing it does will succeed any more (later steps fail at once with this line, copies do
- * nothing), or its results are not the promised bits although it works. The first line stays. For backends, and for tests. */
+/* What a device says of itself once it knows: nothing it does will succeed any more (later steps fail at once with this
+ * line, copies do nothing), or its results are not the promised bits although it works. The first line stays. For
+ * backends, and for tests. */
 void device_break(struct device *d, const char *why);
 void device_warn(struct device *d, const char *what);
 
