@@ -5,10 +5,10 @@
  * word of q out of shared memory serves up to four positions; SIMD group s has heads pair s / m and panels s % m, s % m + m, ... (m SIMD
  * groups a pair). All of a thread's loads of 128 dimensions are in flight together, in two register files that take turns.
  * Weights: each thread its own scores, after one exchange of the panels' maxima.
- * Values: 32 KB at a time go through registers to shared memory, the first before the scores are done; four SIMD groups then hold
+ * Values: 16 KB at a time go through registers to shared memory, the first before the scores are done; four SIMD groups then hold
  * dims x heads chains a thread (1 x 1, 1 x 2, 2 x 2, 4 x 2), and walk positions in order; the other four add up l meanwhile.
  *
- *   shared memory: [values: 1 (q8_0) or 2 (f16) x 32 KB] [q: floats, or words and scales] [w: (head, 260) floats]
+ *   shared memory: [values: 2 x 16 KB] [q: floats, or words and scales] [w: (head, 260) floats]
  *                  [q8_0: w * dv: (head, 4 blocks, 260)] [maxima: (head, 8 panels)] [l, m: (head, 2)]
  *
  * Where there are too few items for all groups, an item's dimensions are shared out over 2 or 4 groups, each of which finds the scores
@@ -16,8 +16,9 @@
 
 enum {
     ATT_BANK = 260,         /* floats from one row of weights to the next: four rows at one position lie in different banks */
-    ATT_STAGE = 32768,      /* bytes of values in a stage */
-    ATT_FETCH = 8,          /* 16-byte words of a stage that a thread fetches: ATT_STAGE / 16 / 256 */
+    ATT_STAGE = 16384,      /* bytes of values in a stage */
+    ATT_FETCH = 4,          /* 16-byte words of a stage that a thread fetches: ATT_STAGE / 16 / 256 */
+    ATT_KEYS = 8,           /* 16-byte words of keys in one of a thread's two register files */
     ATT_VALUE_THREADS = 128 /* that hold chains over values */
 };
 
@@ -42,7 +43,7 @@ KFN void attend_lay(SHM u32 *shm, u32 n, u32 d_head, u32 q8, THR struct attend_s
 {
     u32 d_pad = (d_head + 7u) & ~7u;
     s->stage = shm;
-    s->q = shm + (q8 ? 1 : 2) * ATT_STAGE / 4;
+    s->q = shm + 2 * ATT_STAGE / 4;
     s->q_scale = (SHM float *)(s->q + n * d_head / 4);
     s->w = (SHM float *)(s->q + n * d_pad);
     s->wd = q8 ? s->w + n * ATT_BANK : s->w;
@@ -95,18 +96,22 @@ KFN void attend_put_q8(struct at at, CON const struct attend_args *a, DEV const 
 
 /* ---- scores ---- */
 
+struct attend_place { /* a thread's part of the scores */
+    u32 head, first, m;     /* first head, of the item's; first panel, step from panel to panel */
+    u32 n, step;            /* panels of them that the row sees; bytes from one to the next */
+    DEV const u8 *k;        /* its first word of the first panel */
+};
+
 /* Keys of 8 dimensions (q8_0: of half a block) of a thread's panels: words c..c + deep of each panel's n_words. */
-KFN void attend_fetch_k(struct at at, THR w4 *k, DEV const u8 *panels, u32 panel_bytes, u32 c, u32 n_words, u32 first, u32 m, u32 n_panels,
-                        const u32 deep, const u32 panels_each, const u32 q8)
+KFN void attend_fetch_k(THR w4 *k, THR const struct attend_place *to, u32 c, u32 n_words, const u32 deep, const u32 panels_each, const u32 q8)
 {
     UNROLL
     for (u32 i = 0; i < deep; i++) {
         UNROLL
         for (u32 p = 0; p < panels_each; p++) {
-            u32 panel = first + p * m;
             w4 v = {0, 0, 0, 0};
-            if (c + i < n_words && panel < n_panels)
-                v = load16(panels + panel * panel_bytes + (q8 ? (c + i) / 2 * 1088 + 64 + (c + i) % 2 * 512 : (c + i) * 512) + at.lane * 16);
+            if (c + i < n_words && p < to->n)
+                v = load16(to->k + p * to->step + (q8 ? (c + i) / 2 * 1088 + 64 + (c + i) % 2 * 512 : (c + i) * 512));
             k[i * panels_each + p] = v;
         }
     }
@@ -115,23 +120,24 @@ KFN void attend_fetch_k(struct at at, THR w4 *k, DEV const u8 *panels, u32 panel
 /* 8 dimensions: one step of each chain after another, in order of dimensions. */
 KFN void attend_score_8(THR float *acc, THR const w4 *k, SHM const u32 *q, u32 q_stride, const u32 heads, const u32 panels_each)
 {
-    float x[4][8];
     UNROLL
-    for (u32 p = 0; p < panels_each; p++) {
-        u32 w[4] = {k[p].x, k[p].y, k[p].z, k[p].w};
+    for (u32 half = 0; half < 2; half++) {
+        u32 w[2][4];
         UNROLL
-        for (u32 i = 0; i < 8; i++)
-            x[p][i] = half_value(w[i / 2] >> 16 * (i % 2) & 0xFFFFu);
-    }
-    UNROLL
-    for (u32 h = 0; h < heads; h++) {
-        w4 a = *(SHM const w4 *)(q + h * q_stride), b = *(SHM const w4 *)(q + h * q_stride + 4);
-        u32 w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        for (u32 h = 0; h < heads; h++) {
+            w4 t = *(SHM const w4 *)(q + h * q_stride + 4 * half);
+            w[h][0] = t.x, w[h][1] = t.y, w[h][2] = t.z, w[h][3] = t.w;
+        }
         UNROLL
-        for (u32 i = 0; i < 8; i++) {
+        for (u32 i = 0; i < 4; i++) {
             UNROLL
-            for (u32 p = 0; p < panels_each; p++)
-                acc[h * panels_each + p] = EX_FMA(EX_FLOAT(w[i]), x[p][i], acc[h * panels_each + p]);
+            for (u32 p = 0; p < panels_each; p++) {
+                u32 two = half ? i < 2 ? k[p].z : k[p].w : i < 2 ? k[p].x : k[p].y;
+                float x = half_value(two >> 16 * (i % 2) & 0xFFFFu);
+                UNROLL
+                for (u32 h = 0; h < heads; h++)
+                    acc[h * panels_each + p] = EX_FMA(EX_FLOAT(w[h][i]), x, acc[h * panels_each + p]);
+            }
         }
     }
 }
@@ -158,23 +164,25 @@ KFN void attend_score_q8(THR float *acc, THR i32 *dot, THR const w4 *k, THR cons
     }
 }
 
-struct attend_place { /* a SIMD group's part of the scores */
-    u32 head, first, m;     /* first head, of the item's; first panel, step from panel to panel */
-};
+/* Words of each of a thread's panels that are fetched together. */
+KFN u32 attend_deep(const u32 n)
+{
+    return n < 4 ? ATT_KEYS : n < 8 ? ATT_KEYS / 2 : ATT_KEYS / 8;
+}
 
-KFN void attend_scores(struct at at, CON const struct attend_args *a, THR const struct attend_item *it, THR const struct attend_place *at_s,
+KFN void attend_scores(struct at at, CON const struct attend_args *a, THR const struct attend_place *at_s,
                        THR const w4 *k0, THR float *acc, THR const struct attend_shm *s, const u32 n, const u32 q8)
 {
-    const u32 heads = n < 2 ? 1 : 2, each = n / heads, deep = ATT_FETCH / each;
-    u32 d_pad = (a->d_head + 7u) & ~7u, n_words = q8 ? a->d_head / 16 : d_pad / 8, n_panels = (it->n_pos + 31) / 32;
-    u32 panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), q_stride = q8 ? a->d_head / 4 : d_pad, blocks = a->d_head / 32;
+    const u32 heads = n < 2 ? 1 : 2, each = n / heads, deep = attend_deep(n);
+    u32 d_pad = (a->d_head + 7u) & ~7u, n_words = q8 ? a->d_head / 16 : d_pad / 8;
+    u32 q_stride = q8 ? a->d_head / 4 : d_pad, blocks = a->d_head / 32;
     SHM const u32 *q = s->q + at_s->head * q_stride;
     SHM const float *qd = s->q_scale + at_s->head * blocks;
-    w4 ka[ATT_FETCH], kb[ATT_FETCH];
+    w4 ka[ATT_KEYS], kb[ATT_KEYS];
     i32 dot[8];
     float kd[4];
     UNROLL
-    for (u32 i = 0; i < ATT_FETCH; i++)
+    for (u32 i = 0; i < deep * each; i++)
         ka[i] = k0[i];
     UNROLL
     for (u32 i = 0; i < heads * each; i++)
@@ -183,7 +191,7 @@ KFN void attend_scores(struct at at, CON const struct attend_args *a, THR const 
         UNROLL
         for (u32 turn = 0; turn < 2; turn++) {
             u32 from = c + turn * deep;
-            attend_fetch_k(at, turn ? ka : kb, it->k, panel_bytes, from + deep, n_words, at_s->first, at_s->m, n_panels, deep, each, q8);
+            attend_fetch_k(turn ? ka : kb, at_s, from + deep, n_words, deep, each, q8);
             UNROLL
             for (u32 i = 0; i < deep; i++) {
                 THR const w4 *k = (turn ? kb : ka) + i * each;
@@ -194,14 +202,12 @@ KFN void attend_scores(struct at at, CON const struct attend_args *a, THR const 
                     attend_score_8(acc, k, q + 8 * w, q_stride, heads, each);
                     continue;
                 }
-                if (i % 2 == 0) {
+                if ((turn * deep + i) % 2 == 0) {
                     UNROLL
-                    for (u32 p = 0; p < each; p++) {
-                        u32 panel = at_s->first + p * at_s->m;
-                        kd[p] = panel < n_panels ? half_value(*(DEV const u16 *)(it->k + panel * panel_bytes + w / 2 * 1088 + 2 * at.lane)) : 0.0f;
-                    }
+                    for (u32 p = 0; p < each; p++)
+                        kd[p] = p < at_s->n ? half_value(*(DEV const u16 *)(at_s->k - 14 * at.lane + p * at_s->step + w / 2 * 1088)) : 0.0f;
                 }
-                attend_score_q8(acc, dot, k, kd, q + 4 * w, q_stride, qd + w / 2, blocks, i % 2, heads, each);
+                attend_score_q8(acc, dot, k, kd, q + 4 * w, q_stride, qd + w / 2, blocks, (turn * deep + i) % 2, heads, each);
             }
         }
     }
@@ -284,6 +290,13 @@ KFN void attend_put_v(struct at at, THR const w4 *x, SHM u32 *stage)
     UNROLL
     for (u32 i = 0; i < ATT_FETCH; i++)
         *(SHM w4 *)(stage + 4 * (at.thread + GPU_THREADS * i)) = x[i];
+}
+
+/* The chunk's values will be wanted: a line of 128 bytes a thread. */
+KFN void attend_ahead(struct at at, DEV const u8 *v, u32 n_pos, u32 panel_bytes)
+{
+    for (u32 i = at.thread * 128; i < (n_pos + 31) / 32 * panel_bytes; i += GPU_THREADS * 128)
+        prefetch(v + i);
 }
 
 /* w * dv of the slice's blocks. Thread = position. */
@@ -379,7 +392,7 @@ KFN void attend_values(struct at at, CON const struct attend_args *a, THR const 
     UNROLL
     for (u32 i = 0; i < dims * heads; i++)
         o[i] = 0.0f;
-    for (u32 p0 = 0, turn = 0; p0 < it->n_pos; p0 += c->pos, turn = q8 ? 0 : turn ^ 1) {
+    for (u32 p0 = 0, turn = 0; p0 < it->n_pos; p0 += c->pos, turn ^= 1) {
         SHM u32 *stage = s->stage + turn * stage_words;
         u32 left = it->n_pos - p0;
         if (p0 || !put) {
@@ -456,12 +469,12 @@ KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs
     parts = parts > widest - 5 ? widest - 5 : parts;
     u32 m = GPU_SIMDS * heads / n, panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), d_pad = (a->d_head + 7u) & ~7u;
     struct attend_shm s;
-    struct attend_place place = {at.simd / m * heads, at.simd % m, m};
+    struct attend_place place = {at.simd / m * heads, at.simd % m, m, 0, m * panel_bytes, 0};
     attend_lay(shm, n, a->d_head, q8, &s);
     for (u32 u = at.group; u < units << parts; u += at.n_groups) {
         struct attend_item it;
         struct attend_slice c = {(u & ((1u << parts) - 1)) << (widest - parts), widest - parts, 0, 0};
-        w4 k[ATT_FETCH], x[ATT_FETCH];
+        w4 k[ATT_KEYS], x[ATT_FETCH];
         float acc[8], o[8];
         u32 piece, item = split_u32(u >> parts, pieces, &piece), n_panels;
         attend_find(a, b, item, piece, n, q8, &it);
@@ -469,14 +482,17 @@ KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs
         c.pos = ATT_STAGE >> (c.log2 + (q8 ? 0 : 1));
         c.n_pos = it.n_pos;
         DEV const float *q = (DEV const float *)b.p[1] + (u64)it.row * a->q_stride + it.head * a->d_head;
-        attend_fetch_k(at, k, it.k, panel_bytes, 0, q8 ? a->d_head / 16 : d_pad / 8, place.first, m, n_panels, ATT_FETCH / each, each, q8);
+        place.n = n_panels > place.first ? (n_panels - place.first + m - 1) >> (n < 4 ? 3 : n < 8 ? 2 : 1) : 0;
+        place.k = it.k + place.first * panel_bytes + at.lane * 16;
+        attend_fetch_k(k, &place, 0, q8 ? a->d_head / 16 : d_pad / 8, attend_deep(n), each, q8);
         attend_fetch_v(at, x, a, it.v, &c, 0, q8);
+        attend_ahead(at, it.v, it.n_pos, panel_bytes);
         if (q8)
             attend_put_q8(at, a, q, n, &s);
         else
             attend_put_q(at, a, q, n, &s);
         BARRIER(at);
-        attend_scores(at, a, &it, &place, k, acc, &s, n, q8);
+        attend_scores(at, a, &place, k, acc, &s, n, q8);
         attend_put_v(at, x, s.stage);
         if (c.pos < it.n_pos)
             attend_fetch_v(at, x, a, it.v, &c, c.pos, q8);
