@@ -15,7 +15,9 @@
  * Shared memory of pick (GPU_SHM_PICK):           of pick_join (GPU_SHM_PICK_JOIN):
  *   [0, 2048)     candidates found, u64             [0, 16384)      32 lists of 64 candidates, u64; then 8 lists, 2 lists
  *   [2048, 3072)  their logits                      [16384, 24576)  16 lists, 4 lists, 1 list
- *   [3072, 3168)  3 words of each SIMD group        [24576, 24580)  1 when every part is finite */
+ *   [3072, 3136)  bounds, what is not finite: a     [24576, 24580)  1 when every part is finite
+ *                 word of each SIMD group
+ *   [3136, 3200)  sums, twice: the one in hand and the one that some may still read */
 
 enum { PICK_ROOM = GPU_THREADS, PICK_AHEAD = 8 }; /* vectors that a thread loads before it looks at them */
 
@@ -108,7 +110,7 @@ KFN u32 pick_eighth(struct at at, u32 key)
     return simd_max_u32(at, better == 7u ? key : 0u);
 }
 
-/* Sum of v over the group, and over the threads before this one. words: one of each SIMD group. */
+/* Sum of v over the group, and over the threads before this one. words: one of each SIMD group, not those of the sum before. */
 KFN u32 pick_sum(struct at at, SHM u32 *words, u32 v, THR u32 *before)
 {
     u32 to = simd_scan(at, v), sum = 0, ahead = 0;
@@ -121,19 +123,19 @@ KFN u32 pick_sum(struct at at, SHM u32 *words, u32 v, THR u32 *before)
         ahead += s < at.simd ? n : 0u;
         sum += n;
     }
-    BARRIER(at);
     *before = ahead + to - v;
     return sum;
 }
 
-/* The bound that exactly `want` logits reach: its bits from the highest down. */
-KFN u64 pick_bound(struct at at, THR const struct pick_part *p, u32 want, SHM u32 *words)
+/* The bound that exactly `want` logits reach: its bits from the highest down. sums: twice a word of each SIMD group; begins with the
+ * second, ends with the first. */
+KFN u64 pick_bound(struct at at, THR const struct pick_part *p, u32 want, SHM u32 *sums)
 {
     u64 bound = 0;
     NO_UNROLL
     for (u32 bit = 56; bit-- > 0;) {
         u64 more = bound | (u64)1 << bit;
-        u32 before, n = pick_sum(at, words, pick_reach(at, p, more, false, 0, 0, 0), &before);
+        u32 before, n = pick_sum(at, sums + bit % 2u * GPU_SIMDS, pick_reach(at, p, more, false, 0, 0, 0), &before);
         bound = n >= want ? more : bound;
     }
     return bound;
@@ -143,13 +145,13 @@ KFN u64 pick_bound(struct at at, THR const struct pick_part *p, u32 want, SHM u3
 KFN void pick_list(struct at at, THR const struct pick_part *p, u32 best, u32 bound, DEV u32 *out, SHM u32 *shm)
 {
     SHM u64 *list = (SHM u64 *)shm;
-    SHM u32 *logits = shm + 2u * PICK_ROOM, *words = shm + 3u * PICK_ROOM + 2u * GPU_SIMDS;
+    SHM u32 *logits = shm + 2u * PICK_ROOM, *sums = shm + 3u * PICK_ROOM + 2u * GPU_SIMDS;
     u64 least = (u64)bound << 24;
-    u32 before, mine = best >= bound ? pick_reach(at, p, least, false, 0, 0, 0) : 0u, n = pick_sum(at, words, mine, &before);
+    u32 before, mine = best >= bound ? pick_reach(at, p, least, false, 0, 0, 0) : 0u, n = pick_sum(at, sums, mine, &before);
     if (n > PICK_ROOM) {
-        least = pick_bound(at, p, PICK_TOP, words);
+        least = pick_bound(at, p, PICK_TOP, sums);
         mine = pick_reach(at, p, least, false, 0, 0, 0);
-        n = pick_sum(at, words, mine, &before);
+        n = pick_sum(at, sums + GPU_SIMDS, mine, &before);
     }
     if (mine)
         pick_reach(at, p, least, true, list, logits, before);
@@ -197,11 +199,13 @@ KFN void k_pick(struct at at, CON const struct pick_args *a, struct bufs b, SHM 
             bound = least_u32(bound, words[s]);
             bad |= words[GPU_SIMDS + s];
         }
-        if (!bad)
+        if (!bad) {
             pick_list(at, &p, best, bound ? bound : 1u, out, shm);
-        else if (at.thread < 2u)
-            out[at.thread] = 0;
-        BARRIER(at);
+        } else {
+            if (at.thread < 2u)
+                out[at.thread] = 0;
+            BARRIER(at); /* words are read: pick_list has barriers of its own */
+        }
     }
 }
 
@@ -262,21 +266,20 @@ KFN void k_pick_join(struct at at, CON const struct pick_args *a, struct bufs b,
                 *finite = good == ~0u;
         }
         BARRIER(at);
+        u32 n = *finite ? least_u32(a->n_vocab, PICK_TOP) : 0u; /* before the merges' barriers: the next row writes it again */
         pick_merge(at, wide, narrow, 32);
         pick_merge(at, narrow, wide, 16);
         pick_merge(at, wide, narrow, 8);
         pick_merge(at, narrow, wide, 4);
         pick_merge(at, wide, narrow, 2);
-        u32 n = *finite ? least_u32(a->n_vocab, PICK_TOP) : 0u;
         if (at.thread < n) {
             u32 id = 0xFFFFFFu - (u32)(narrow[at.thread] & 0xFFFFFFu);
             out[2u + 2u * at.thread] = id;
             out[3u + 2u * at.thread] = logits[id]; /* the bits of a zero too */
         }
         if (at.thread == 0) {
-            out[0] = *finite;
+            out[0] = n ? 1u : 0u;
             out[1] = n;
         }
-        BARRIER(at);
     }
 }

@@ -11,17 +11,19 @@
  * Shared memory of route_group and group, words (E = n_experts; GPU_SHM_ROUTE):
  *   [0, 8 E)         counters: (SIMD group, expert); after the scan the place of the next such pair. route_group before that: the ids
  *                    of at most 32 pairs
- *   [8 E, 8 E + 16)  the scan: pairs and tiles of the experts of each SIMD group's lanes */
+ *   [8 E, 8 E + 24)  the scan: pairs, tiles and experts that are hit, of each SIMD group's lanes */
 
 /* Of the lists, on pointers. */
 struct lists {
     DEV u32 *ids;
     DEV float *w;
     DEV u32 *pairs, *tiles;
+    DEV u32 *hits; /* or NULL */
 };
 
-KFN void lists_at(THR struct lists *l, CON const struct route_args *a, DEV u32 *words)
+KFN void lists_at(THR struct lists *l, CON const struct route_args *a, DEV u32 *words, DEV u32 *hits)
 {
+    l->hits = a->hits ? hits + a->hits_at : (DEV u32 *)0;
     l->ids = words + a->ids_at;
     l->w = (DEV float *)words + a->w_at;
     l->pairs = words + a->pairs_at;
@@ -149,22 +151,33 @@ KFN void k_route(struct at at, CON const struct route_args *a, struct bufs b, SH
     u32 rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which], found[2] = {0, 0};
     struct lists l;
     (void)shm;
-    lists_at(&l, a, (DEV u32 *)b.p[2]);
+    lists_at(&l, a, (DEV u32 *)b.p[2], (DEV u32 *)b.p[3]);
     for (u32 row = at.simd * at.n_groups + at.group; row < rows; row += GPU_SIMDS * at.n_groups)
         route_row(at, a, (DEV const float *)b.p[1], &l, row, found);
 }
 
 /* ---- the lists ---- */
 
-KFN void group_per_row(struct at at, THR const struct lists *l, u32 n)
+/* e: of pair `lane`, where there are at most 32. */
+KFN void group_per_row(struct at at, THR const struct lists *l, u32 n, u32 e)
 {
     for (u32 i = at.thread; i < n; i += GPU_THREADS) {
         l->pairs[i] = i;
         l->tiles[1 + 2u * i] = l->ids[i];
         l->tiles[2 + 2u * i] = i | 1u << 24;
     }
-    if (at.thread == 0)
+    u32 hits = n;
+    if (n <= 32u && at.simd == 0) {
+        u32 seen = 0; /* ahead of this pair, with its expert */
+        for (u32 j = 0; j < n; j++)
+            seen |= shuffle_from(at, e, j) == e && j < at.lane ? 1u : 0u;
+        hits = popcount(simd_ballot(at, at.lane < n && !seen));
+    }
+    if (at.thread == 0) {
         l->tiles[0] = n;
+        if (l->hits)
+            *l->hits = hits;
+    }
 }
 
 /* n <= 32 pairs by one SIMD group: lane i has pair i, of expert e. */
@@ -179,9 +192,10 @@ KFN void group_few(struct at at, THR const struct lists *l, u32 n, u32 e, u32 ti
             lower |= (other < mine || (other == mine && j < i) ? 1u : 0u) << j;
         }
     }
-    u32 rank, begins, before = popcount(same & ((1u << i) - 1u)); /* pairs of this expert ahead of this one */
+    u32 rank, begins, hits, before = popcount(same & ((1u << i) - 1u)); /* pairs of this expert ahead of this one */
     split_u32(before, tile_rows, &rank);
     begins = simd_ballot(at, i < n && rank == 0);
+    hits = simd_ballot(at, i < n && before == 0);
     if (i < n) {
         u32 to = popcount(lower), tile = popcount(lower & begins);
         l->pairs[to] = i;
@@ -190,8 +204,11 @@ KFN void group_few(struct at at, THR const struct lists *l, u32 n, u32 e, u32 ti
             l->tiles[2 + 2u * tile] = to | least_u32(tile_rows, popcount(same) - before) << 24;
         }
     }
-    if (i == 0)
+    if (i == 0) {
         l->tiles[0] = popcount(begins);
+        if (l->hits)
+            *l->hits = popcount(hits);
+    }
 }
 
 /* The lanes whose pair has the same expert as this one's; the pair is there where live. bits: of the largest expert. */
@@ -248,7 +265,7 @@ KFN u32 simd_scan(struct at at, u32 v)
 /* Counters of the SIMD groups -> where each one's pairs of each expert begin; and the tiles. Thread t has PER experts from PER t on. */
 KFN void group_scan(struct at at, CON const struct route_args *a, THR const struct lists *l, SHM u32 *counters, SHM u32 *sums, u32 per)
 {
-    u32 n_experts = a->n_experts, pairs = 0, tiles = 0, rest;
+    u32 n_experts = a->n_experts, pairs = 0, tiles = 0, hits = 0, rest;
     u32 e0 = at.thread * per, e1 = least_u32(e0 + per, n_experts);
     for (u32 e = e0; e < e1; e++) {
         u32 n = 0;
@@ -257,11 +274,14 @@ KFN void group_scan(struct at at, CON const struct route_args *a, THR const stru
             n += counters[s * n_experts + e];
         pairs += n;
         tiles += split_u32(n + a->tile_rows - 1u, a->tile_rows, &rest);
+        hits += n ? 1u : 0u;
     }
+    hits = (u32)simd_sum_i32(at, (i32)hits);
     u32 pairs_to = simd_scan(at, pairs), tiles_to = simd_scan(at, tiles);
     if (at.lane == 31u) {
         sums[at.simd] = pairs_to;
         sums[GPU_SIMDS + at.simd] = tiles_to;
+        sums[2 * GPU_SIMDS + at.simd] = hits;
     }
     BARRIER(at);
     u32 pair = pairs_to - pairs, tile = tiles_to - tiles;
@@ -269,8 +289,13 @@ KFN void group_scan(struct at at, CON const struct route_args *a, THR const stru
         pair += sums[s];
         tile += sums[GPU_SIMDS + s];
     }
-    if (at.thread == GPU_THREADS - 1u)
+    if (at.thread == GPU_THREADS - 1u) {
         l->tiles[0] = tile + tiles;
+        for (u32 s = 0; s < GPU_SIMDS - 1u; s++)
+            hits += sums[2 * GPU_SIMDS + s];
+        if (l->hits)
+            *l->hits = hits;
+    }
     for (u32 e = e0; e < e1; e++) {
         u32 begin = pair;
         UNROLL
@@ -308,7 +333,7 @@ KFN void group_many(struct at at, CON const struct route_args *a, THR const stru
 KFN void group_all(struct at at, CON const struct route_args *a, THR const struct lists *l, u32 n, u32 expert, SHM u32 *shm)
 {
     if (a->per_row)
-        group_per_row(at, l, n);
+        group_per_row(at, l, n, expert);
     else if (n > 32u)
         group_many(at, a, l, n, shm);
     else if (at.simd == 0)
@@ -319,7 +344,7 @@ KFN void k_group(struct at at, CON const struct route_args *a, struct bufs b, SH
 {
     u32 n = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which] * a->n_used;
     struct lists l;
-    lists_at(&l, a, (DEV u32 *)b.p[2]);
+    lists_at(&l, a, (DEV u32 *)b.p[2], (DEV u32 *)b.p[3]);
     if (at.group == 0)
         group_all(at, a, &l, n, at.lane < n ? l.ids[at.lane] : 0u, shm);
 }
@@ -329,7 +354,7 @@ KFN void k_route_group(struct at at, CON const struct route_args *a, struct bufs
 {
     u32 rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which], n = rows * a->n_used, found[2] = {0, 0};
     struct lists l;
-    lists_at(&l, a, (DEV u32 *)b.p[2]);
+    lists_at(&l, a, (DEV u32 *)b.p[2], (DEV u32 *)b.p[3]);
     if (at.group == 0) {
         for (u32 row = at.simd; row < rows; row += GPU_SIMDS) {
             route_row(at, a, (DEV const float *)b.p[1], &l, row, found);

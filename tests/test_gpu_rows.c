@@ -1,0 +1,770 @@
+/* Kernels of rows, routes and picks (k_rows.h, k_route.h, k_pick.h) on the emulator against the CPU's reference by memcmp: lengths and rows
+ * odd and even, extremes, ties, NaN, any number of groups, any order of lanes. Each buffer is compared as a whole, what stands
+ * before, between and after its rows included. And every barrier of these kernels is needed. */
+#include "check.h"
+#include "file_blocks.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "device/dev_gpu.h"
+#include "gpu/emu.h"
+#include "gpu/layout.h"
+#include "kernel/kernel.h"
+#include "kernel/pack.h"
+#include "kernel/tables.h"
+
+enum { EDGE = 16, POISON = 0x7FA5A5A5 /* a signalling NaN */ };
+
+/* Device memory of n words, poisoned, and what should be there after a launch. */
+struct area {
+    u32 *got, *want, n; /* got - EDGE .. got + n + EDGE */
+};
+
+static struct area area_of(u64 n)
+{
+    u64 room = (n + 2 * EDGE + 3) / 4 * 4;
+    struct area m = {mem_array(room, sizeof *m.got), mem_array(room, sizeof *m.want), (u32)n};
+    for (u64 i = 0; i < room; i++)
+        m.got[i] = m.want[i] = POISON;
+    m.got += EDGE;
+    m.want += EDGE;
+    return m;
+}
+
+static void area_free(struct area *m)
+{
+    free(m->got - EDGE);
+    free(m->want - EDGE);
+}
+
+static void area_put(struct area *m, u64 i, u32 word)
+{
+    m->got[i] = m->want[i] = word;
+}
+
+static void area_floats(struct area *m, u64 at, u32 n, float (*value)(void))
+{
+    for (u32 i = 0; i < n; i++)
+        area_put(m, at + i, EX_BITS(value()));
+}
+
+static bool is_nan(u32 u)
+{
+    return (u & 0x7FFFFFFF) > 0x7F800000;
+}
+
+/* The index of the first difference, or -1. A NaN's payload is nobody's promise, but poison is not a result. */
+static i64 area_differs(const struct area *m)
+{
+    for (i64 i = -EDGE; i < (i64)m->n + EDGE; i++) {
+        u32 a = m->got[i], b = m->want[i];
+        if (a != b && !(is_nan(a) && is_nan(b) && a != POISON && b != POISON))
+            return i + EDGE;
+    }
+    return -1;
+}
+
+static void area_same(const char *what, const struct area *m)
+{
+    i64 i = area_differs(m) - EDGE;
+    if (i >= -EDGE)
+        fail_msg("%s: word %lld of %u is %08x, expected %08x", what, (long long)i, m->n, m->got[i], m->want[i]);
+}
+
+static float *floats(u32 *w)
+{
+    return (float *)w;
+}
+
+static struct emu *emu;
+
+/* A launch with some number of groups, in some order. */
+static int launch_on(enum gpu_kernel k, const union gpu_args *a, struct bufs b, u32 n_groups, u32 shm_bytes, struct err *err)
+{
+    return emu_launch(emu, k, a, &b, n_groups, shm_bytes, err);
+}
+
+static void launch(enum gpu_kernel k, const union gpu_args *a, struct bufs b, u32 shm_bytes)
+{
+    struct err err = {.text = ""};
+    struct emu_opts o = {.n_threads = 1, .seed = check_u32(), .poison = true};
+    emu_set(emu, &o);
+    if (launch_on(k, a, b, (u32[]){1, 2, 3, 5}[check_below(4)], shm_bytes, &err))
+        fail_msg("%s", err.text);
+}
+
+/* Inputs with row counts of both tables and one table's rows after the header. */
+static struct area inputs_of(u32 rows, u32 which)
+{
+    struct area in = area_of(IN_HEADER + 4 * (u64)rows);
+    area_put(&in, IN_ROWS + which, rows);
+    return in;
+}
+
+/* Every float there is at one time or another, not often what is not finite. */
+static float any_float(void)
+{
+    u32 u = check_u32();
+    if (check_below(200) == 0)
+        return check_below(2) ? NAN : check_below(2) ? INFINITY : -INFINITY;
+    return check_below(8) ? check_float() : EX_FLOAT((u & 0x807FFFFF) | (1 + check_below(250)) << 23);
+}
+
+static u32 any_length(void)
+{
+    return check_below(3) == 0 ? 32 * (1 + check_below(20)) : check_below(4) ? 1 + check_below(200) : 500 + check_below(700);
+}
+
+/* ---- embedding ---- */
+
+static void embed_of(enum dtype type, u32 n_in)
+{
+    const struct dtype_info *t = dtype_info(type);
+    u32 n_out = 1 + check_below(40), rows = check_below(8), stride = GPU_STRIDE(n_in), bad;
+    u32 panels = (n_out + GPU_PANEL - 1) / GPU_PANEL, which = check_below(2);
+    u64 bytes = (u64)n_in / t->block_elems * t->block_bytes * n_out;
+    u8 *file = mem_array(bytes, 1), *cpu = mem_array(panels * pack_panel_bytes(type, n_in), 1);
+    struct area in = inputs_of(rows, which), w = area_of(panels * gpu_panel_bytes(type, n_in) / 4), x = area_of((u64)rows * stride);
+    random_blocks(type, file, bytes);
+    assert_int_equal(pack(type, file, n_in, n_out, cpu, 0, panels, &bad), 0);
+    assert_int_equal(gpu_pack(type, file, n_in, n_out, (u8 *)w.got, 0, panels, &bad), 0);
+    memcpy(w.want, w.got, w.n * sizeof *w.got);
+    for (u32 r = 0; r < rows; r++) {
+        u32 token = check_below(n_out);
+        area_put(&in, IN_HEADER + 4 * r, token);
+        unpack_row(type, cpu, n_in, token, floats(x.want + (u64)r * stride));
+    }
+    union gpu_args a = {.embed_ = {.which = which, .rows_at = IN_HEADER, .type = type, .n_in = n_in, .x_stride = stride}};
+    launch(GK_embed, &a, (struct bufs){{in.got, w.got, x.got}}, GPU_SHM_NONE);
+    area_same(t->name, &x);
+    area_same("packed weights", &w);
+    free(file);
+    free(cpu);
+    area_free(&in);
+    area_free(&w);
+    area_free(&x);
+}
+
+static void embedding_rows_are_unpacked(void **state)
+{
+    (void)state;
+    check_seed(1);
+    for (u32 type = 0; type < DT_LIMIT; type++) {
+        const struct dtype_info *t = dtype_info(type);
+        for (u32 rep = 0; t && gpu_panel_bytes(type, 256) && rep < 12; rep++)
+            embed_of(type, t->block_elems * (1 + check_below(t->block_elems == 256 ? 3 : t->quantised ? 20 : 600)));
+    }
+}
+
+/* ---- norm and rule 1 ---- */
+
+/* Act rows by the reference, words where layout.h says. */
+static void act_rows(u32 *act, const float *x, u32 n, u32 stride, u32 rows)
+{
+    enum { MOST = 4096 };
+    u32 n_pad = GPU_PAD(n);
+    assert_true(n_pad <= MOST);
+    for (u32 r = 0; r < rows; r++, act += GPU_ACT_BYTES(n) / 4, x += stride) {
+        static i8 q[MOST];
+        static float d[MOST / 32];
+        static i16 sum[MOST / 32];
+        kernels_scalar.quantise(x, n, q, d, sum);
+        memset(q + n, 0, n_pad - n);
+        for (u32 b = 0; b < n_pad / 32; b++) {
+            act[n_pad / 4 + b] = b < n / 32 ? EX_BITS(d[b]) : 0;
+            act[n_pad / 4 + n_pad / 32 + b] = b < n / 32 ? (u32)(i32)sum[b] : 0;
+            for (u32 w = 0; w < 8; w++)
+                memcpy(act + b / 2 * 16 + w % 4 * 4 + b % 2 * 2 + w / 4, q + 32 * b + 4 * w, 4);
+        }
+    }
+}
+
+static void norm_of(u32 n)
+{
+    u32 ranks = 1 + check_below(3), table = check_below(7), rows = table * ranks, which = check_below(2);
+    u32 stride = GPU_STRIDE(n) + 4 * check_below(3), h_stride = GPU_STRIDE(n);
+    bool has_norm = check_below(4) != 0, write_h = check_below(2), write_act = !write_h || check_below(2);
+    struct area in = inputs_of(table, which), x = area_of((u64)rows * stride), w = area_of(n), h = area_of((u64)rows * h_stride);
+    struct area act = area_of((u64)rows * GPU_ACT_BYTES(n) / 4);
+    float *y = mem_array((u64)rows * h_stride + 1, sizeof *y), eps = check_below(2) ? 1e-6f : 0.0f;
+    area_floats(&w, 0, n, check_plain);
+    for (u32 r = 0; r < rows; r++) {
+        area_floats(&x, (u64)r * stride, n, check_below(4) ? check_float : any_float);
+        if (check_below(8) == 0)
+            for (u32 i = 0; i < n; i++)
+                area_put(&x, (u64)r * stride + i, 0);
+        float *row = y + (u64)r * h_stride;
+        if (has_norm)
+            kernels_scalar.rmsnorm(row, floats(x.got + (u64)r * stride), floats(w.got), n, eps);
+        else
+            memcpy(row, x.got + (u64)r * stride, n * sizeof *row);
+        if (write_h)
+            memcpy(h.want + (u64)r * h_stride, row, n * sizeof *row);
+    }
+    if (write_act && n % 32 == 0)
+        act_rows(act.want, y, n, h_stride, rows);
+    union gpu_args a = {.norm_ = {.which = which, .n = n, .x_stride = stride, .h_stride = h_stride, .has_norm = has_norm,
+                                  .write_h = write_h, .write_act = write_act, .ranks = ranks, .eps = eps}};
+    launch(GK_norm, &a, (struct bufs){{in.got, x.got, w.got, h.got, act.got}}, GPU_SHM_NONE);
+    area_same("norm", &h);
+    area_same("act of norm", &act);
+    area_same("x of norm", &x);
+    free(y);
+    area_free(&in);
+    area_free(&x);
+    area_free(&w);
+    area_free(&h);
+    area_free(&act);
+}
+
+static void rows_are_normalised_and_quantised(void **state)
+{
+    (void)state;
+    check_seed(2);
+    for (u32 n = 1; n <= 130; n += 1 + check_below(3))
+        norm_of(n);
+    for (u32 rep = 0; rep < 150; rep++)
+        norm_of(any_length());
+    norm_of(2048);
+    norm_of(2880);
+}
+
+/* ---- gating ---- */
+
+static void swiglu_of(u32 n)
+{
+    u32 ranks = 1 + check_below(3), table = check_below(7), rows = table * ranks, which = check_below(2);
+    u32 stride = GPU_STRIDE(n);
+    bool write_act = check_below(2);
+    struct area in = inputs_of(table, which), g = area_of((u64)rows * stride), u = area_of((u64)rows * stride);
+    struct area act = area_of((u64)rows * GPU_ACT_BYTES(n) / 4);
+    for (u32 r = 0; r < rows; r++) {
+        area_floats(&g, (u64)r * stride, n, any_float);
+        area_floats(&u, (u64)r * stride, n, check_below(2) ? any_float : check_float);
+        float *y = floats(g.want + (u64)r * stride);
+        kernels_scalar.swiglu(y, y, floats(u.want + (u64)r * stride), n);
+    }
+    if (write_act && n % 32 == 0)
+        act_rows(act.want, floats(g.want), n, stride, rows);
+    union gpu_args a = {.swiglu_ = {.which = which, .n = n, .stride = stride, .ranks = ranks, .write_act = write_act}};
+    launch(GK_swiglu, &a, (struct bufs){{in.got, g.got, u.got, act.got}}, GPU_SHM_NONE);
+    area_same("swiglu", &g);
+    area_same("up of swiglu", &u);
+    area_same("act of swiglu", &act);
+    area_free(&in);
+    area_free(&g);
+    area_free(&u);
+    area_free(&act);
+}
+
+static void rows_are_gated(void **state)
+{
+    (void)state;
+    check_seed(3);
+    for (u32 rep = 0; rep < 150; rep++)
+        swiglu_of(any_length());
+}
+
+/* ---- experts joined ---- */
+
+static void combine_of(u32 n)
+{
+    u32 rows = check_below(7), which = check_below(2), n_used = 1 + check_below(check_below(3) ? 9 : 64), w_at = check_below(9);
+    u32 stride = GPU_STRIDE(n), y_stride = stride + 32, shared_stride = stride + 64, w_stride = 32;
+    bool shared = check_below(2);
+    struct area in = inputs_of(rows, which), y = area_of((u64)rows * n_used * y_stride), lists = area_of(w_at + rows * n_used);
+    struct area s = area_of((u64)rows * shared_stride), sw = area_of((u64)rows * w_stride), x = area_of((u64)rows * stride);
+    for (u32 r = 0; r < rows; r++) {
+        const float *from[65];
+        float w[65], *to = floats(x.want + (u64)r * stride);
+        for (u32 k = 0; k < n_used; k++) {
+            u64 pair = (u64)r * n_used + k;
+            area_floats(&y, pair * y_stride, n, check_below(2) ? check_float : any_float);
+            w[k] = ex_flush(check_plain());
+            area_put(&lists, w_at + pair, EX_BITS(w[k]));
+            from[k] = floats(y.got + pair * y_stride);
+        }
+        area_floats(&x, (u64)r * stride, n, any_float);
+        area_floats(&s, (u64)r * shared_stride, n, any_float);
+        area_floats(&sw, (u64)r * w_stride, 1, any_float);
+        float g = floats(sw.got)[(u64)r * w_stride], e = ex_exp(-fabsf(g));
+        from[n_used] = floats(s.got + (u64)r * shared_stride);
+        w[n_used] = ex_flush((g >= 0.0f ? 1.0f : e) / (1.0f + e));
+        kernels_scalar.combine(to, from, w, n_used + shared, n);
+    }
+    union gpu_args a = {.combine_ = {.which = which, .n = n, .n_used = n_used, .w_at = w_at, .y_stride = y_stride, .x_stride = stride,
+                                     .shared = shared, .shared_stride = shared_stride, .shared_w_stride = w_stride}};
+    launch(GK_combine, &a, (struct bufs){{in.got, y.got, lists.got, s.got, sw.got, x.got}}, GPU_SHM_NONE);
+    area_same("combine", &x);
+    area_free(&in);
+    area_free(&y);
+    area_free(&lists);
+    area_free(&s);
+    area_free(&sw);
+    area_free(&x);
+}
+
+static void experts_are_joined(void **state)
+{
+    (void)state;
+    check_seed(4);
+    for (u32 rep = 0; rep < 120; rep++)
+        combine_of(any_length());
+}
+
+/* ---- rows that want logits ---- */
+
+static void keep_of(u32 n_x, u32 n_q)
+{
+    u32 all = 1 + check_below(9), rows = check_below(all + 1), x_stride = GPU_STRIDE(n_x), q_stride = GPU_STRIDE(n_q);
+    struct area in = inputs_of(rows, 1), x = area_of((u64)all * x_stride), q = area_of((u64)all * q_stride);
+    struct area x2 = area_of((u64)rows * x_stride), q2 = area_of((u64)rows * q_stride);
+    for (u32 r = 0; r < all; r++) {
+        area_floats(&x, (u64)r * x_stride, n_x, any_float);
+        area_floats(&q, (u64)r * q_stride, n_q, any_float);
+    }
+    for (u32 r = 0; r < rows; r++) {
+        u32 from = check_below(all);
+        area_put(&in, IN_HEADER + 4 * r, from);
+        memcpy(x2.want + (u64)r * x_stride, x.got + (u64)from * x_stride, n_x * sizeof(float));
+        memcpy(q2.want + (u64)r * q_stride, q.got + (u64)from * q_stride, n_q * sizeof(float));
+    }
+    union gpu_args a = {.keep_ = {.rows_at = IN_HEADER, .n_x = n_x, .n_q = n_q, .x_stride = x_stride, .q_stride = q_stride}};
+    launch(GK_keep, &a, (struct bufs){{in.got, x.got, q.got, x2.got, q2.got}}, GPU_SHM_NONE);
+    area_same("x of keep", &x2);
+    area_same("q of keep", &q2);
+    area_free(&in);
+    area_free(&x);
+    area_free(&q);
+    area_free(&x2);
+    area_free(&q2);
+}
+
+static void chosen_rows_are_kept(void **state)
+{
+    (void)state;
+    check_seed(5);
+    for (u32 rep = 0; rep < 60; rep++)
+        keep_of(any_length(), any_length());
+}
+
+/* ---- routes ---- */
+
+/* Route lists of some rows; ids, w, pairs and tiles lie in an order and with gaps that the arguments tell. */
+struct routes {
+    u32 rows, n, tile_rows;
+    struct area in, logits, lists, hits;
+    union gpu_args a;
+};
+
+static struct routes routes_of(u32 rows, u32 n_experts, u32 n_used)
+{
+    struct routes s = {.rows = rows, .n = rows * n_used};
+    u32 which = check_below(2), stride = GPU_STRIDE(n_experts), gap = check_below(5);
+    s.tile_rows = (u32[]){1, 8, 16, 32, 255}[check_below(5)];
+    s.in = inputs_of(rows, which);
+    s.logits = area_of((u64)rows * stride);
+    s.lists = area_of(5 * (u64)s.n + 1 + 4 * gap);
+    s.hits = area_of(3);
+    s.a.route_ = (struct route_args){.which = which, .n_experts = n_experts, .n_used = n_used, .stride = stride,
+                                     .used_norm = check_below(2), .used_scale = check_below(2) ? 1.0f : 2.446f,
+                                     .ids_at = gap, .w_at = s.n + 2 * gap, .pairs_at = 2 * s.n + 3 * gap,
+                                     .tiles_at = 3 * s.n + 4 * gap, .tile_rows = s.tile_rows, .per_row = check_below(6) == 0,
+                                     .hits = check_below(4) != 0, .hits_at = check_below(3)};
+    return s;
+}
+
+static void routes_free(struct routes *s)
+{
+    area_free(&s->in);
+    area_free(&s->logits);
+    area_free(&s->lists);
+    area_free(&s->hits);
+}
+
+static struct bufs routes_bufs(const struct routes *s)
+{
+    return (struct bufs){{s->in.got, s->logits.got, s->lists.got, s->hits.got}};
+}
+
+/* Few values, so that there are ties; zeros of both signs; now and then what is not a number, or nothing else. */
+static void routes_logits(struct routes *s)
+{
+    const struct route_args *a = &s->a.route_;
+    for (u32 r = 0; r < s->rows; r++) {
+        u32 kind = check_below(6);
+        for (u32 e = 0; e < a->n_experts; e++) {
+            float x = kind == 0   ? any_float()
+                      : kind == 1 ? (float)(i32)check_below(4) - 1.0f
+                      : kind == 2 ? (check_below(2) ? 0.0f : -0.0f)
+                      : kind == 3 ? (check_below(2) ? NAN : -NAN)
+                                  : check_plain() * 8.0f;
+            if (kind == 4 && check_below(10) == 0)
+                x = check_below(2) ? NAN : -INFINITY;
+            area_put(&s->logits, (u64)r * a->stride + e, EX_BITS(x));
+        }
+    }
+}
+
+static void want_route(struct routes *s)
+{
+    const struct route_args *a = &s->a.route_;
+    for (u32 r = 0; r < s->rows; r++) {
+        u16 ids[64];
+        route_topk(floats(s->logits.got + (u64)r * a->stride), a->n_experts, a->n_used, a->used_norm, a->used_scale, ids,
+                   floats(s->lists.want + a->w_at + r * a->n_used));
+        for (u32 k = 0; k < a->n_used; k++)
+            s->lists.want[a->ids_at + r * a->n_used + k] = ids[k];
+    }
+}
+
+/* From the ids that lists.want holds. */
+static void want_group(struct routes *s)
+{
+    const struct route_args *a = &s->a.route_;
+    u32 *ids = s->lists.want + a->ids_at, *pairs = s->lists.want + a->pairs_at, *tiles = s->lists.want + a->tiles_at, n_tiles = 0, hits = 0;
+    for (u32 e = 0; e < a->n_experts; e++) {
+        u32 hit = 0;
+        for (u32 i = 0; i < s->n; i++)
+            hit |= ids[i] == e;
+        hits += hit;
+    }
+    if (a->hits)
+        s->hits.want[a->hits_at] = a->per_row && s->n > 32 ? s->n : hits;
+    if (a->per_row) {
+        for (u32 i = 0; i < s->n; i++) {
+            pairs[i] = i;
+            tiles[1 + 2 * i] = ids[i];
+            tiles[2 + 2 * i] = i | 1u << 24;
+        }
+        tiles[0] = s->n;
+        return;
+    }
+    u32 at = 0;
+    for (u32 e = 0; e < a->n_experts; e++) {
+        u32 begin = at;
+        for (u32 i = 0; i < s->n; i++)
+            if (ids[i] == e)
+                pairs[at++] = i;
+        for (; begin < at; begin += a->tile_rows) {
+            tiles[1 + 2 * n_tiles] = e;
+            tiles[2 + 2 * n_tiles++] = begin | min_u32(a->tile_rows, at - begin) << 24;
+        }
+    }
+    tiles[0] = n_tiles;
+}
+
+static u32 some_experts(void)
+{
+    return (u32[]){1 + check_below(40), 60, 64, 128, 129, 256, 512, 1024}[check_below(8)];
+}
+
+static u32 some_used(u32 n_experts)
+{
+    return 1 + check_below(min_u32(n_experts, check_below(3) ? 10 : 64));
+}
+
+static void experts_are_chosen_as_the_cpu_does(void **state)
+{
+    (void)state;
+    check_seed(6);
+    for (u32 rep = 0; rep < 150; rep++) {
+        u32 n_experts = some_experts();
+        struct routes s = routes_of(check_below(20), n_experts, some_used(n_experts));
+        routes_logits(&s);
+        want_route(&s);
+        launch(GK_route, &s.a, routes_bufs(&s), GPU_SHM_NONE);
+        area_same("route", &s.lists);
+        area_same("hits of route", &s.hits);
+        routes_free(&s);
+    }
+}
+
+static void group_of(u32 rows, u32 n_experts, u32 n_used)
+{
+    struct routes s = routes_of(rows, n_experts, n_used);
+    u32 kind = check_below(4), hot = check_below(n_experts);
+    for (u32 i = 0; i < s.n; i++) {
+        u32 e = kind == 0 ? hot : kind == 1 && check_below(4) ? hot : check_below(n_experts);
+        area_put(&s.lists, s.a.route_.ids_at + i, e);
+    }
+    want_group(&s);
+    launch(GK_group, &s.a, routes_bufs(&s), GPU_SHM_ROUTE(n_experts));
+    area_same("group", &s.lists);
+    area_same("hits of group", &s.hits);
+    routes_free(&s);
+}
+
+static void pairs_are_grouped(void **state)
+{
+    (void)state;
+    check_seed(7);
+    for (u32 rows = 0; rows <= 40; rows++)
+        group_of(rows, some_experts(), 1);
+    for (u32 rep = 0; rep < 100; rep++)
+        group_of(check_below(rep % 10 ? 40 : 300), some_experts(), 1 + check_below(12));
+    group_of(1000, 128, 8);
+    group_of(65536, 31, 8);
+}
+
+static void rows_are_routed_and_grouped_at_once(void **state)
+{
+    (void)state;
+    check_seed(8);
+    for (u32 rep = 0; rep < 120; rep++) {
+        u32 n_experts = some_experts(), rows = check_below(2) ? check_below(5) : check_below(65);
+        struct routes s = routes_of(rows, n_experts, some_used(n_experts));
+        routes_logits(&s);
+        want_route(&s);
+        want_group(&s);
+        launch(GK_route_group, &s.a, routes_bufs(&s), GPU_SHM_ROUTE(n_experts));
+        area_same("route_group", &s.lists);
+        area_same("hits of route_group", &s.hits);
+        routes_free(&s);
+    }
+}
+
+/* ---- picks ---- */
+
+struct picks {
+    u32 rows;
+    struct area in, logits, picks, scratch;
+    union gpu_args a;
+};
+
+static struct picks picks_of(u32 rows, u32 n_vocab)
+{
+    u32 which = check_below(2), stride = GPU_STRIDE(n_vocab);
+    struct picks s = {.rows = rows, .in = inputs_of(rows, which), .logits = area_of((u64)rows * stride),
+                      .picks = area_of((u64)rows * PICK_WORDS), .scratch = area_of((u64)rows * PICK_PARTS * PICK_WORDS)};
+    s.a.pick_ = (struct pick_args){.which = which, .n_vocab = n_vocab, .stride = stride};
+    return s;
+}
+
+static void picks_free(struct picks *s)
+{
+    area_free(&s->in);
+    area_free(&s->logits);
+    area_free(&s->picks);
+    area_free(&s->scratch);
+}
+
+enum { LIKE_CHANCE, TIES, FEW_TIES, ZEROS, RISING, BLOCK, EXTREMES, NOT_FINITE, KINDS };
+
+static float pick_logit(u32 kind, u32 i, u32 n)
+{
+    float x = check_plain() * 20.0f;
+    switch (kind) {
+    case TIES: return 1.5f;
+    case FEW_TIES: return (float)(i32)check_below(9);
+    case ZEROS: return check_below(2) ? 0.0f : -0.0f;
+    case RISING: return (float)(i32)i;
+    case BLOCK: return i / 300 == n / 600 ? x + 100.0f : x;
+    case EXTREMES: return check_below(2) ? (check_below(2) ? 3.4028235e38f : -3.4028235e38f) : check_float();
+    default: return x;
+    }
+}
+
+static void picks_logits(struct picks *s, u32 kind)
+{
+    u32 n = s->a.pick_.n_vocab;
+    for (u32 r = 0; r < s->rows; r++) {
+        for (u32 i = 0; i < n; i++)
+            area_put(&s->logits, (u64)r * s->a.pick_.stride + i, EX_BITS(pick_logit(kind, i, n)));
+        if (kind == NOT_FINITE && check_below(3))
+            area_put(&s->logits, (u64)r * s->a.pick_.stride + check_below(n),
+                    EX_BITS(check_below(2) ? NAN : check_below(2) ? INFINITY : -INFINITY));
+    }
+}
+
+static const float *sorted_by;
+
+static int by_logit(const void *a, const void *b)
+{
+    u32 i = *(const u32 *)a, j = *(const u32 *)b;
+    float x = sorted_by[i], y = sorted_by[j];
+    return x > y ? -1 : x < y ? 1 : i < j ? -1 : 1;
+}
+
+/* Of logits [first, last) of sorted_by. */
+static void want_list(u32 *w, u32 *ids, u32 first, u32 last)
+{
+    u32 n = last - first;
+    w[0] = 1;
+    for (u32 i = 0; i < n; i++) {
+        ids[i] = first + i;
+        w[0] &= isfinite(sorted_by[first + i]) != 0;
+    }
+    w[1] = w[0] ? min_u32(n, PICK_TOP) : 0;
+    if (w[1])
+        qsort(ids, n, sizeof *ids, by_logit);
+    for (u32 i = 0; i < w[1]; i++) {
+        w[2 + 2 * i] = ids[i];
+        w[3 + 2 * i] = EX_BITS(sorted_by[ids[i]]);
+    }
+}
+
+static void want_picks(struct picks *s)
+{
+    u32 n = s->a.pick_.n_vocab, *ids = mem_array(n, sizeof *ids);
+    u32 each = (u32)round_up_u64((n + PICK_PARTS - 1) / PICK_PARTS, 4); /* parts begin at a multiple of 4 */
+    for (u32 r = 0; r < s->rows; r++) {
+        sorted_by = floats(s->logits.got + (u64)r * s->a.pick_.stride);
+        want_list(s->picks.want + (u64)r * PICK_WORDS, ids, 0, n);
+        for (u32 p = 0; p < PICK_PARTS; p++)
+            want_list(s->scratch.want + ((u64)r * PICK_PARTS + p) * PICK_WORDS, ids, min_u32(p * each, n),
+                      min_u32((p + 1) * each, n));
+    }
+    free(ids);
+}
+
+static struct bufs picks_bufs(const struct picks *s)
+{
+    return (struct bufs){{s->in.got, s->logits.got, s->picks.got, s->scratch.got}};
+}
+
+static void pick_of(u32 rows, u32 n_vocab, u32 kind)
+{
+    struct picks s = picks_of(rows, n_vocab);
+    picks_logits(&s, kind);
+    want_picks(&s);
+    launch(GK_pick, &s.a, picks_bufs(&s), GPU_SHM_PICK);
+    area_same("picks of parts", &s.scratch);
+    launch(GK_pick_join, &s.a, picks_bufs(&s), GPU_SHM_PICK_JOIN);
+    area_same("picks", &s.picks);
+    area_same("scratch of picks", &s.scratch);
+    picks_free(&s);
+}
+
+static void best_tokens_are_picked(void **state)
+{
+    (void)state;
+    check_seed(9);
+    for (u32 rep = 0; rep < 60; rep++)
+        pick_of(check_below(3), rep < 20 ? 1 + check_below(300) : 1 + check_below(9000), rep % KINDS);
+    for (u32 kind = 0; kind < KINDS; kind++)
+        pick_of(1, 33000 + check_below(5000), kind);
+    pick_of(1, 151936, LIKE_CHANCE);
+    pick_of(1, 300000, FEW_TIES);
+}
+
+/* ---- barriers ---- */
+
+enum { ROUTE_FILE = 2, PICK_FILE = 11, SEEDS = 60 }; /* KERNEL_FILE of k_route.h and k_pick.h */
+
+static struct emu_opts without; /* the barrier that is left out, and the seed */
+
+/* Whether results differ, or SIMD groups missed each other. */
+static bool launch_differs(enum gpu_kernel k, const union gpu_args *a, struct bufs b, u32 shm_bytes, const struct area *out)
+{
+    struct err err = {.text = ""};
+    emu_set(emu, &without);
+    return launch_on(k, a, b, 1, shm_bytes, &err) || area_differs(out) >= 0;
+}
+
+static bool routes_differ(enum gpu_kernel k, u32 rows)
+{
+    struct routes s = routes_of(rows, 64, 8);
+    s.a.route_.per_row = 0;
+    routes_logits(&s);
+    want_route(&s);
+    if (k == GK_group)
+        memcpy(s.lists.got + s.a.route_.ids_at, s.lists.want + s.a.route_.ids_at, s.n * sizeof(u32));
+    if (k == GK_group)
+        memcpy(s.lists.got + s.a.route_.w_at, s.lists.want + s.a.route_.w_at, s.n * sizeof(u32));
+    want_group(&s);
+    bool differ = launch_differs(k, &s.a, routes_bufs(&s), GPU_SHM_ROUTE(64), &s.lists);
+    routes_free(&s);
+    return differ;
+}
+
+static bool picks_differ(enum gpu_kernel k, u32 rows, u32 n_vocab, u32 kind)
+{
+    struct picks s = picks_of(rows, n_vocab);
+    picks_logits(&s, kind);
+    want_picks(&s);
+    if (k == GK_pick_join)
+        memcpy(s.scratch.got, s.scratch.want, s.scratch.n * sizeof *s.scratch.got);
+    bool differ = launch_differs(k, &s.a, picks_bufs(&s), k == GK_pick ? GPU_SHM_PICK : GPU_SHM_PICK_JOIN,
+                                 k == GK_pick ? &s.scratch : &s.picks);
+    picks_free(&s);
+    return differ;
+}
+
+static bool any_differs(u32 file)
+{
+    return file == ROUTE_FILE ? routes_differ(GK_route_group, 3) || routes_differ(GK_group, 40)
+                              : picks_differ(GK_pick, 1, 33000, LIKE_CHANCE) || picks_differ(GK_pick, 1, 12000, FEW_TIES) ||
+                                    picks_differ(GK_pick, 2, 600, NOT_FINITE) || picks_differ(GK_pick_join, 3, 3000, NOT_FINITE);
+}
+
+/* In a process of its own: what is read too early may be an index, and then anything may be written. */
+static bool shows(u32 file)
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        signal(SIGBUS, SIG_DFL);
+        signal(SIGABRT, SIG_DFL);
+        alarm(60); /* a wild count may run for long */
+        if (!freopen("/dev/null", "w", stderr))
+            _exit(0);
+        for (without.seed = 0; without.seed < SEEDS; without.seed++)
+            if (any_differs(file))
+                _exit(1);
+        _exit(0);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status != 0;
+}
+
+static void every_barrier_is_needed(void **state)
+{
+    (void)state;
+    u32 at[256][2], n = emu_barriers(emu, at, COUNT(at)), seen = 0;
+    check_seed(10);
+    without = (struct emu_opts){.n_threads = 1, .poison = true};
+    assert_false(any_differs(ROUTE_FILE) || any_differs(PICK_FILE));
+    for (u32 i = 0; i < n; i++, seen++) {
+        without.no_file = at[i][0];
+        without.no_line = at[i][1];
+        if (!shows(at[i][0]))
+            fail_msg("without the barrier in line %u of file %u nothing changes in %u seeds", at[i][1], at[i][0], (u32)SEEDS);
+    }
+    assert_true(seen >= 10);
+}
+
+static int open_emu(void **state)
+{
+    (void)state;
+    struct emu_opts o = {.n_threads = 1, .poison = true};
+    emu = emu_open(&o);
+    return emu ? 0 : -1;
+}
+
+static int close_emu(void **state)
+{
+    (void)state;
+    emu_close(emu);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(embedding_rows_are_unpacked),
+        cmocka_unit_test(rows_are_normalised_and_quantised),
+        cmocka_unit_test(rows_are_gated),
+        cmocka_unit_test(experts_are_joined),
+        cmocka_unit_test(chosen_rows_are_kept),
+        cmocka_unit_test(experts_are_chosen_as_the_cpu_does),
+        cmocka_unit_test(pairs_are_grouped),
+        cmocka_unit_test(rows_are_routed_and_grouped_at_once),
+        cmocka_unit_test(best_tokens_are_picked),
+        cmocka_unit_test(every_barrier_is_needed),
+    };
+    return cmocka_run_group_tests(tests, open_emu, close_emu);
+}
