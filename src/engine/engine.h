@@ -48,6 +48,8 @@ struct ps_stream {
     u32 step_row, step_rows;    /* of the step being made: first logits row, rows */
     bool step_logits;           /* what came of it: logits, and the token chosen, or -1 */
     i32 step_id;
+    i32 step_head;              /* the token by the head of the row, or -1 */
+    const float *step_row_at;   /* the row, or NULL: not needed */
     u64 step_hash;
     /* both, under engine->lock */
     enum phase phase;

@@ -242,47 +242,57 @@ static bool is_end(const struct ps_engine *e, u32 id)
     return false;
 }
 
-/* The token by the head of the row or by the row, which is fetched only where it is needed: *logits NULL: it was not. A
- * stream that wants its logits is there to verify: its heads are held against its rows. */
-static i32 sample(const struct ps_engine *e, struct ps_stream *s, const float **logits, struct err *err)
+static bool is_last(const struct ps_engine *e, const struct ps_stream *s, u32 id)
+{
+    return s->n_generated + 1 == s->max_tokens || (!s->ignore_end && is_end(e, id));
+}
+
+/* Before the choices and on this thread alone, since it may ask the device: the token by the head of the row where that
+ * proves it, and the row itself where it is needed. A stream that wants its logits is there to verify: it gets both, and
+ * they are held against each other. The hash costs as much as a greedy choice, so it is made of a stream's last token only. */
+static void fetch(const struct ps_engine *e, struct ps_stream *s)
+{
+    const u32 *picks = s->mask.allowed || s->logprobs ? NULL : device_picks(e->device, s->step_row);
+    s->step_head = picks ? sampler_choose_head(s->sampler, picks, known(s)) : -1;
+    bool enough = s->step_head >= 0 && !s->logits && !is_last(e, s, s->forced ? s->ids[known(s)] : (u32)s->step_head);
+    s->step_row_at = enough ? NULL : device_logits(e->device, s->step_row);
+}
+
+/* Chooses from the row. */
+static i32 choose_by_row(struct ps_stream *s, struct err *err)
 {
     const u32 *mask = s->mask.allowed ? s->mask.allowed(s->mask.arg) : NULL;
-    const u32 *picks = mask || s->logprobs ? NULL : device_picks(e->device, s->step_row);
-    i32 head = picks ? sampler_choose_head(s->sampler, picks, known(s)) : -1;
-    *logits = NULL;
-    if (head >= 0 && !s->logits)
-        return head;
-    *logits = device_logits(e->device, s->step_row);
-    if (!*logits)
-        return err_set(err, "the device gave no logits");
-    i32 id = sampler_choose(s->sampler, *logits, known(s), mask, err);
-    if (head >= 0 && id >= 0 && head != id)
-        return err_set(err, "position %u: the device's list of likely tokens says %d, its logits say %d", known(s), head, id);
+    i32 id = sampler_choose(s->sampler, s->step_row_at, known(s), mask, err);
+    if (s->step_head >= 0 && id >= 0 && s->step_head != id)
+        return err_set(err, "position %u: the device's list of likely tokens says %d, its logits say %d", known(s), s->step_head,
+                       id);
     return id;
 }
 
 /* Chooses the stream's next token, or takes the one that was given. Without the lock: only the scheduler, and in take_results
- * the thread that was given this stream, writes these. The hash costs as much as a greedy choice, so it is made of a stream's
- * last token only. */
+ * the thread that was given this stream, writes these. */
 static i32 choose(const struct ps_engine *e, struct ps_stream *s, u64 *hash, struct err *err)
 {
-    const float *logits;
-    i32 id = sample(e, s, &logits, err);
+    const float *logits = s->step_row_at;
+    u32 n_vocab = e->plan.hp.n_vocab;
+    if (!logits && s->step_head < 0)
+        return err_set(err, "the device gave no logits");
+    i32 id = logits ? choose_by_row(s, err) : s->step_head;
     if (id < 0)
         return -1;
     if (s->forced)
         id = (i32)s->ids[known(s)];
-    bool last = s->n_generated + 1 == s->max_tokens || (!s->ignore_end && is_end(e, (u32)id));
-    if (last && !logits && !(logits = device_logits(e->device, s->step_row)))
+    bool last = is_last(e, s, (u32)id);
+    if (!logits && (last || s->logits))
         return err_set(err, "the device gave no logits");
     if (s->mask.allowed && s->mask.took)
         s->mask.took(s->mask.arg, (u32)id);
     if (s->logits)
-        memcpy(s->logits + (u64)s->n_generated * e->plan.hp.n_vocab, logits, e->plan.hp.n_vocab * sizeof *logits);
+        memcpy(s->logits + (u64)s->n_generated * n_vocab, logits, n_vocab * sizeof *logits);
     if (s->logprobs)
-        s->logprobs[s->n_generated] = logprob_row(logits, e->plan.hp.n_vocab, (u32)id,
-                                                  s->top ? s->top + (u64)s->n_generated * s->n_top : NULL, s->n_top);
-    *hash = last ? engine_hash(logits, e->plan.hp.n_vocab) : 0;
+        s->logprobs[s->n_generated] =
+            logprob_row(logits, n_vocab, (u32)id, s->top ? s->top + (u64)s->n_generated * s->n_top : NULL, s->n_top);
+    *hash = last ? engine_hash(logits, n_vocab) : 0;
     sampler_see(s->sampler, (u32)id);
     return id;
 }
@@ -331,6 +341,8 @@ static void take_results(struct ps_engine *e, u32 n_streams, u32 n_rows, bool ok
         else if (!ok)
             s->error = *step_err;
     }
+    for (u32 i = 0; i < n_choosing; i++)
+        fetch(e, e->choosing[i]);
     device_each(e->device, n_choosing, choose_task, e);
     pthread_mutex_lock(&e->lock);
     e->steps++; /* counted before any token can be read, so that who has a token finds its step counted */
