@@ -18,8 +18,12 @@ KFN void in_turn(void)
         e_##name(const __grid_constant__ union gpu_args args, const __grid_constant__ struct bufs bufs)                    \
     {                                                                                                                       \
         extern __shared__ __align__(16) u32 shm[];                                                                          \
+        struct ring ring;                                                                                                   \
+        struct at at = cuda_at(&ring);                                                                                      \
+        if (GPU_HAS_RING(GK_##name))                                                                                        \
+            ring_open(at, shm);                                                                                             \
         in_turn();                                                                                                          \
-        k_##name(cuda_at(), &args.type##_, bufs, shm);                                                             \
+        k_##name(at, &args.type##_, bufs, shm);                                                                             \
     }
 GPU_KERNELS(X)
 #undef X

@@ -13,7 +13,7 @@ extern "C" {
 const void *cuda_entry(enum gpu_kernel kernel);
 
 /* void walk(const struct cuda_walk *list, u32 n, struct cuda_meeting *m): the list in order, in one cooperative launch of at most
- * CUDA_WALK_GROUPS groups an SM; dynamic shared memory: the most that a launch of the list wants. Built for compute
+ * CUDA_WALK_GROUPS groups an SM; dynamic shared memory: the most that a launch of the list wants, a ring before it where it has none of its own. Built for compute
  * capability 9.0 alone: all kernels once more for the generic target would double the time to build. */
 const void *cuda_walk_entry(void);
 
@@ -40,9 +40,9 @@ struct cuda_meeting {
 #endif
 
 #ifdef __CUDACC__
-KFN struct at cuda_at(void)
+KFN struct at cuda_at(struct ring *ring)
 {
-    struct at at = {blockIdx.x, gridDim.x, threadIdx.x, threadIdx.x >> 5, threadIdx.x & 31u};
+    struct at at = {blockIdx.x, gridDim.x, threadIdx.x, threadIdx.x >> 5, threadIdx.x & 31u, ring};
     return at;
 }
 #endif

@@ -446,7 +446,8 @@ static int make_walk(struct cuda *c, struct program *p, struct err *err)
     for (u32 i = 0; i < p->n; i++) {
         const struct gpu_launch *l = &p->list[i];
         w[i] = (struct cuda_walk){.kernel = l->kernel, .n_groups = l->n_groups, .bufs = buffers(l), .args = l->args};
-        p->walk_shm = l->shm_bytes > p->walk_shm ? l->shm_bytes : p->walk_shm;
+        u32 with_ring = l->shm_bytes + (GPU_HAS_RING(l->kernel) ? 0 : GPU_SHM_RING);
+        p->walk_shm = with_ring > p->walk_shm ? with_ring : p->walk_shm;
         if (c->ahead)
             set_ahead(&w[i], l);
     }
@@ -583,10 +584,11 @@ static void cuda_discard(void *self, void *program)
 
 static int cuda_wait(void *self, struct err *err);
 
-/* The graph's copies as this submission wants them. Nothing to do from the second step of a class on. */
+/* The graph's copies as this submission wants them. Their sizes only grow while their places stay: what is copied besides, nobody
+ * reads; so from the second step of a class on there is rarely anything to do. */
 static int set_copies(struct cuda *c, struct program *p, void *to, u64 n_bytes, const void *out_from, u64 n_out, struct err *err)
 {
-    if (n_bytes && (p->to != to || p->from != c->in.at || p->n_in != n_bytes)) {
+    if (n_bytes && (p->to != to || p->from != c->in.at || p->n_in < n_bytes)) {
         if (check(cudaGraphExecMemcpyNodeSetParams1D(p->exec, p->in_node, to, c->in.at, n_bytes, cudaMemcpyHostToDevice),
                   "cudaGraphExecMemcpyNodeSetParams1D", err))
             return -1;
@@ -594,7 +596,7 @@ static int set_copies(struct cuda *c, struct program *p, void *to, u64 n_bytes, 
         p->from = c->in.at;
         p->n_in = n_bytes;
     }
-    if (n_out && (p->out != c->out.at || p->out_from != out_from || p->n_out != n_out)) {
+    if (n_out && (p->out != c->out.at || p->out_from != out_from || p->n_out < n_out)) {
         if (check(cudaGraphExecMemcpyNodeSetParams1D(p->exec, p->out_node, c->out.at, out_from, n_out, cudaMemcpyDeviceToHost),
                   "cudaGraphExecMemcpyNodeSetParams1D", err))
             return -1;

@@ -66,7 +66,7 @@ KFN void run_launch(struct at at, const struct cuda_walk *l, SHM u32 *shm)
     case GK_##name: {                                                                                                       \
         struct type##_args args = l->args.type##_;                                                                          \
         struct bufs bufs = l->bufs;                                                                                         \
-        k_##name(at, &args, bufs, shm);                                                                                     \
+        k_##name(at, &args, bufs, GPU_HAS_RING(GK_##name) ? shm : shm + RING_WORDS); /* the ring is nobody else's */         \
         break;                                                                                                              \
     }
         GPU_KERNELS(X)
@@ -79,8 +79,10 @@ static __global__ void __launch_bounds__(GPU_THREADS, CUDA_WALK_GROUPS)
 {
     extern __shared__ __align__(16) u32 shm[];
     __shared__ struct __align__(16) { struct cuda_walk launch; } now;
-    struct at at = cuda_at();
+    struct ring ring;
+    struct at at = cuda_at(&ring);
     u32 base = 0, until = 0;
+    ring_open(at, shm);
     if (at.thread == 0)
         base = until = *(volatile u32 *)&m->base;
     take_launch(at, &now.launch, list);
