@@ -162,7 +162,7 @@ KFN void pick_list(struct at at, THR const struct pick_part *p, u32 best, u32 bo
         for (u32 j0 = 0; j0 < n; j0 += 8u) {
             UNROLL
             for (u32 k = 0; k < 8; k++)
-                better += j0 + k < n && list[j0 + k] > number ? 1u : 0u;
+                better += (j0 + k < n) & (list[j0 + k] > number); /* what is read past n lies in the list's room */
         }
         if (better < PICK_TOP) {
             out[2u + 2u * better] = 0xFFFFFFu - (u32)(number & 0xFFFFFFu);

@@ -211,21 +211,25 @@ KFN void group_few(struct at at, THR const struct lists *l, u32 n, u32 e, u32 ti
     }
 }
 
-/* The lanes whose pair has the same expert as this one's; the pair is there where live. bits: of the largest expert. */
-KFN u32 group_same(struct at at, u32 e, u32 live, u32 bits)
+enum {
+    EXPERT_BITS = 10, /* of the largest expert's number; ballots on all of them cost less than a loop on as many as there are */
+    GROUP_AHEAD = 4   /* times 32 ids that a SIMD group loads before it counts them */
+};
+
+/* The lanes whose pair has the same expert as this one's; the pair is there where live. */
+KFN u32 group_same(struct at at, u32 e, u32 live)
 {
     u32 same = simd_ballot(at, live);
-    for (u32 k = 0; k < bits; k++) {
+    UNROLL
+    for (u32 k = 0; k < EXPERT_BITS; k++) {
         u32 ones = simd_ballot(at, e >> k & 1u);
         same &= e >> k & 1u ? ones : ~ones;
     }
     return same;
 }
 
-enum { GROUP_AHEAD = 4 }; /* times 32 ids that a SIMD group loads before it counts them */
-
 /* A SIMD group's pairs [from, to), in order, through its counters: counted, or put where the counters say. */
-KFN void group_walk(struct at at, THR const struct lists *l, SHM u32 *counters, u32 from, u32 to, u32 bits, bool put)
+KFN void group_walk(struct at at, THR const struct lists *l, SHM u32 *counters, u32 from, u32 to, bool put)
 {
     for (u32 i0 = from; i0 < to; i0 += 32u * GROUP_AHEAD) {
         u32 e[GROUP_AHEAD];
@@ -238,7 +242,7 @@ KFN void group_walk(struct at at, THR const struct lists *l, SHM u32 *counters, 
         for (u32 k = 0; k < GROUP_AHEAD; k++) {
             u32 i = i0 + 32u * k + at.lane;
             if (i0 + 32u * k < to) {
-                u32 same = group_same(at, e[k], i < to, bits), ahead = popcount(same & ((1u << at.lane) - 1u));
+                u32 same = group_same(at, e[k], i < to), ahead = popcount(same & ((1u << at.lane) - 1u));
                 u32 have = counters[e[k]];
                 SIMD_BARRIER(at);
                 if (i < to && ahead == 0)
@@ -313,20 +317,18 @@ KFN void group_scan(struct at at, CON const struct route_args *a, THR const stru
 
 KFN void group_many(struct at at, CON const struct route_args *a, THR const struct lists *l, u32 n, SHM u32 *shm)
 {
-    u32 n_experts = a->n_experts, bits = 0;
+    u32 n_experts = a->n_experts;
     SHM u32 *mine = shm + at.simd * n_experts;
-    while ((n_experts - 1u) >> bits)
-        bits++;
     for (u32 e = at.lane; e < n_experts; e += 32u)
         mine[e] = 0;
     SIMD_BARRIER(at);
     u32 each = (n + GPU_THREADS - 1u) / GPU_THREADS * 32u; /* pairs of a SIMD group: whole 32s */
     u32 from = least_u32(at.simd * each, n), to = least_u32(from + each, n);
-    group_walk(at, l, mine, from, to, bits, false);
+    group_walk(at, l, mine, from, to, false);
     BARRIER(at);
     group_scan(at, a, l, shm, shm + GPU_SIMDS * n_experts, (n_experts + GPU_THREADS - 1u) / GPU_THREADS);
     BARRIER(at);
-    group_walk(at, l, mine, from, to, bits, true);
+    group_walk(at, l, mine, from, to, true);
 }
 
 /* expert: of pair `lane`, where there are at most 32. */

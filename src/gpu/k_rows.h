@@ -288,16 +288,17 @@ KFN void k_combine(struct at at, CON const struct combine_args *a, struct bufs b
     for (walk_start(at, (n + 127u) / 128u, &w); w.row < rows; walk_on(&w)) {
         u32 i = walk_at(at, &w), pair = w.row * a->n_used;
         DEV float *x = (DEV float *)b.p[5] + (u64)w.row * a->x_stride;
-        float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f}, v[4];
+        float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f}, v[4], shared[4], g = 0.0f;
         if (i >= n)
             continue;
-        combine_ranks(acc, (DEV const float *)b.p[1] + (u64)pair * a->y_stride, lists + a->w_at + pair, a->n_used, a->y_stride, i, n);
+        row_get(v, x, i, n); /* all loads first: they wait together */
         if (a->shared) {
-            float g = ((DEV const float *)b.p[4])[(u64)w.row * a->shared_w_stride];
-            row_get(v, (DEV const float *)b.p[3] + (u64)w.row * a->shared_stride, i, n);
-            combine_one(acc, ex_flush(sigmoid(g)), v);
+            g = ((DEV const float *)b.p[4])[(u64)w.row * a->shared_w_stride];
+            row_get(shared, (DEV const float *)b.p[3] + (u64)w.row * a->shared_stride, i, n);
         }
-        row_get(v, x, i, n);
+        combine_ranks(acc, (DEV const float *)b.p[1] + (u64)pair * a->y_stride, lists + a->w_at + pair, a->n_used, a->y_stride, i, n);
+        if (a->shared)
+            combine_one(acc, ex_flush(sigmoid(g)), shared);
         UNROLL
         for (u32 k = 0; k < 4; k++)
             v[k] = v[k] + acc[k];
