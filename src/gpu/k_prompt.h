@@ -3,8 +3,8 @@
  * see the same keys and values, which go through shared memory in stages; everything else is a SIMD group's own, so the only barriers
  * are the stages' (one each: two stages take turns, and registers hold a third).
  *
- *   scores   lane = position: n x 8 chains a thread (positions lane, lane + 32, ... of the chunk: rule 6's sums lie in their lanes)
- *            a stage: 256 positions x 16 dimensions (q8_0: a block of 32)
+ *   scores   f16: lane = position: n x 8 chains a thread (positions lane, lane + 32, ... of the chunk: rule 6's sums lie in their lanes);
+ *            a stage is 256 positions x 16 dimensions. q8_0: integer tiles of 16 positions x 8 queries; a stage is a block of 32
  *   values   lane = 4 dimensions of 128: n x 4 chains a thread. A stage: 32 positions x 128 dimensions
  *
  *   shared memory: [stages: 2 x 8 KB] [q8_0: their scales: 2 x 256] [w: (row, position, n)] [q: (row, dimension, n) floats;
@@ -101,16 +101,13 @@ KFN void prompt_fetch_k(struct at at, CON const struct attend_args *a, DEV const
         f->d = *(DEV const u16 *)(panel + c * 1088 + 2 * at.lane);
 }
 
-/* f16: (4 groups of 4 dimensions, 256 positions) 8 bytes. q8_0: (8 words, 256 positions). */
+/* f16: (4 groups of 4 dimensions, 256 positions) 8 bytes. q8_0: (2 halves of the block, 256 positions) 16 bytes. */
 KFN void prompt_put_k(struct at at, THR const struct prompt_fetch *f, SHM u32 *stage, SHM float *scale, const u32 q8)
 {
     UNROLL
     for (u32 i = 0; i < 2; i++) {
         if (q8) {
-            stage[(4 * i + 0) * GPU_CHUNK + at.thread] = f->x[i].x;
-            stage[(4 * i + 1) * GPU_CHUNK + at.thread] = f->x[i].y;
-            stage[(4 * i + 2) * GPU_CHUNK + at.thread] = f->x[i].z;
-            stage[(4 * i + 3) * GPU_CHUNK + at.thread] = f->x[i].w;
+            *(SHM w4 *)(stage + 4 * (i * GPU_CHUNK + at.thread)) = f->x[i];
         } else {
             w2 lo = {f->x[i].x, f->x[i].y}, hi = {f->x[i].z, f->x[i].w};
             *(SHM w2 *)(stage + 2 * ((2 * i + 0) * GPU_CHUNK + at.thread)) = lo;
@@ -197,71 +194,102 @@ KFN void prompt_score(struct at at, THR float *acc, SHM const u32 *stage, SHM co
     }
 }
 
-/* A block of 32 dimensions: integers of 4 panels at a time, then one fma each. */
-KFN void prompt_score_q8(struct at at, THR float *acc, SHM const u32 *stage, SHM const float *scale, SHM const u32 *q, SHM const u32 *q_scale,
-                         const u32 n, const u32 panels)
+/* A block of 32 dimensions, by integer tiles of 16 positions x 8 queries: lane 4 g + t has positions g and g + 8 of each, queries 2 t and
+ * 2 t + 1. acc: (tile, 4); one fma each. */
+KFN void prompt_score_q8(struct at at, THR float *acc, SHM const u32 *stage, SHM const float *scale, SHM const u32 *q, SHM const float *q_scale,
+                         const u32 n, const u32 tiles)
 {
-    u32 d[8];
-    prompt_read(d, q_scale, n);
+    u32 g = at.lane / 4, t = at.lane % 4, b[2];
+    float d0 = 2 * t < n ? q_scale[2 * t] : 0.0f, d1 = 2 * t + 1 < n ? q_scale[2 * t + 1] : 0.0f;
+    b[0] = g < n ? q[t * n + g] : 0;
+    b[1] = g < n ? q[(4 + t) * n + g] : 0;
     UNROLL
-    for (u32 p0 = 0; p0 < panels; p0 += 4) {
-        i32 dot[32];
-        UNROLL
-        for (u32 i = 0; i < 4 * n; i++)
-            dot[i] = 0;
-        UNROLL
-        for (u32 w = 0; w < 8; w++) {
-            u32 x[8];
-            prompt_read(x, q + w * n, n);
-            UNROLL
-            for (u32 p = 0; p < 4; p++) {
-                u32 y = stage[w * GPU_CHUNK + 32 * (p0 + p) + at.lane];
-                UNROLL
-                for (u32 h = 0; h < n; h++)
-                    dot[h * 4 + p] = dot4(x[h], y, dot[h * 4 + p]);
-            }
-        }
-        UNROLL
-        for (u32 p = 0; p < 4; p++) {
-            float dk = scale[32 * (p0 + p) + at.lane];
-            UNROLL
-            for (u32 h = 0; h < n; h++)
-                acc[h * 8 + p0 + p] = EX_FMA((float)dot[h * 4 + p], dk * EX_FLOAT(d[h]), acc[h * 8 + p0 + p]);
-        }
+    for (u32 i = 0; i < tiles; i++) {
+        u32 lo = 16 * i + g, a[4] = {stage[4 * lo + t], stage[4 * (lo + 8) + t], stage[4 * (GPU_CHUNK + lo) + t], stage[4 * (GPU_CHUNK + lo + 8) + t]};
+        i32 c[4] = {0, 0, 0, 0};
+        tile_s(at, c, a, b);
+        float k0 = scale[lo], k1 = scale[lo + 8];
+        acc[4 * i] = EX_FMA((float)c[0], k0 * d0, acc[4 * i]);
+        acc[4 * i + 1] = EX_FMA((float)c[1], k0 * d1, acc[4 * i + 1]);
+        acc[4 * i + 2] = EX_FMA((float)c[2], k1 * d0, acc[4 * i + 2]);
+        acc[4 * i + 3] = EX_FMA((float)c[3], k1 * d1, acc[4 * i + 3]);
     }
 }
 
-/* Scores become weights in shared memory; the chunk's m and l of each query. */
-KFN void prompt_weights(struct at at, THR const float *acc, float scale, u32 n_pos, THR float *m, THR float *l, SHM float *w, const u32 n,
-                        const u32 panels)
+/* Scores become weights in shared memory. *m and *l: of the chunk; lane h has query h's. */
+KFN void prompt_weights(struct at at, THR float *acc, float scale, u32 n_pos, THR float *m, THR float *l, SHM float *w, const u32 n)
 {
-    float e[8 * 8];
     UNROLL
     for (u32 h = 0; h < n; h++) {
         u32 top = 0;
         UNROLL
-        for (u32 p = 0; p < panels; p++) {
-            e[h * 8 + p] = (0.0f + acc[h * 8 + p]) * scale;
-            u32 key = 32 * p + at.lane < n_pos ? attend_key(e[h * 8 + p]) : 0;
+        for (u32 p = 0; p < 8; p++) {
+            acc[h * 8 + p] = acc[h * 8 + p] * scale;
+            u32 key = 32 * p + at.lane < n_pos ? attend_key(acc[h * 8 + p]) : 0;
             top = key > top ? key : top;
         }
-        m[h] = attend_unkey(simd_max_u32(at, top));
-        float sum = 0.0f;
+        float most = attend_unkey(simd_max_u32(at, top)), sum = 0.0f;
         UNROLL
-        for (u32 p = 0; p < panels; p++) {
-            e[h * 8 + p] = 32 * p + at.lane < n_pos ? ex_flush(ex_exp(e[h * 8 + p] - m[h])) : 0.0f;
-            sum = sum + e[h * 8 + p];
+        for (u32 p = 0; p < 8; p++) {
+            acc[h * 8 + p] = 32 * p + at.lane < n_pos ? ex_flush(ex_exp(acc[h * 8 + p] - most)) : 0.0f;
+            sum = sum + acc[h * 8 + p];
         }
-        l[h] = simd_tree(at, sum);
+        sum = simd_tree(at, sum);
+        *m = at.lane == h ? most : *m;
+        *l = at.lane == h ? sum : *l;
     }
     SIMD_BARRIER(at); /* the weights of the chunk before have been read */
     UNROLL
-    for (u32 p = 0; p < panels; p++) {
+    for (u32 p = 0; p < 8; p++) {
         UNROLL
         for (u32 h = 0; h < n; h++)
-            w[(32 * p + at.lane) * n + h] = e[h * 8 + p];
+            w[(32 * p + at.lane) * n + h] = acc[h * 8 + p];
     }
     SIMD_BARRIER(at);
+}
+
+/* The same from tiles' places: maxima over the lanes of a query; l from the weights as they lie in shared memory. */
+KFN void prompt_weights_q8(struct at at, THR float *acc, float scale, u32 n_pos, THR float *m, THR float *l, SHM float *w, const u32 n)
+{
+    u32 g = at.lane / 4, t = at.lane % 4;
+    float most[2];
+    UNROLL
+    for (u32 h = 0; h < 2; h++) {
+        u32 top = 0;
+        UNROLL
+        for (u32 i = 0; i < 32; i++) {
+            acc[2 * i + h] = (0.0f + acc[2 * i + h]) * scale; /* 0 +: the segment joins its total */
+            u32 key = 8 * i + g < n_pos ? attend_key(acc[2 * i + h]) : 0;
+            top = key > top ? key : top;
+        }
+        UNROLL
+        for (u32 k = 4; k < 32; k *= 2) {
+            u32 key = shuffle_xor(at, top, k);
+            top = key > top ? key : top;
+        }
+        most[h] = attend_unkey(top);
+    }
+    SIMD_BARRIER(at); /* the weights of the chunk before have been read */
+    UNROLL
+    for (u32 i = 0; i < 32; i++) {
+        UNROLL
+        for (u32 h = 0; h < 2; h++)
+            if (2 * t + h < n)
+                w[(8 * i + g) * n + 2 * t + h] = 8 * i + g < n_pos ? ex_flush(ex_exp(acc[2 * i + h] - most[h])) : 0.0f;
+    }
+    SIMD_BARRIER(at);
+    u32 from = at.lane / 2 % 4;
+    u32 even = shuffle_from(at, EX_BITS(most[0]), from), odd = shuffle_from(at, EX_BITS(most[1]), from);
+    *m = EX_FLOAT(at.lane % 2 ? odd : even);
+    UNROLL
+    for (u32 h = 0; h < n; h++) {
+        float sum = 0.0f;
+        UNROLL
+        for (u32 p = 0; p < 8; p++)
+            sum = sum + w[(32 * p + at.lane) * n + h];
+        sum = simd_tree(at, sum);
+        *l = at.lane == h ? sum : *l;
+    }
 }
 
 /* ---- values ---- */
@@ -295,40 +323,36 @@ KFN void prompt_add(struct at at, THR float *o, SHM const u32 *stage, SHM const 
     }
 }
 
-/* How a chunk joins what came before it: o = o * a + chunk * b; 1 / l at the end. */
+/* How a chunk joins what came before it: o = o * a + chunk * b; o / l at the end. Lane h has query h's numbers. */
 struct prompt_join {
     u32 first, last;        /* chunk of the row */
-    float a[8], b[8], l[8], m[8];
+    float a, b, l, m;
 };
 
-KFN void prompt_count(THR struct prompt_join *j, THR const float *m, THR const float *l, const u32 n)
+KFN void prompt_count(THR struct prompt_join *j, float m, float l)
 {
-    UNROLL
-    for (u32 h = 0; h < n; h++) {
-        if (j->first) {
-            j->m[h] = m[h];
-            j->l[h] = l[h];
-        } else {
-            float top = m[h] > j->m[h] ? m[h] : j->m[h];
-            j->a[h] = ex_exp(j->m[h] - top);
-            j->b[h] = ex_exp(m[h] - top);
-            j->l[h] = EX_FMA(j->l[h], j->a[h], l[h] * j->b[h]);
-            j->m[h] = top;
-        }
+    if (j->first) {
+        j->m = m;
+        j->l = l;
+        return;
     }
+    float top = m > j->m ? m : j->m;
+    j->a = ex_exp(j->m - top);
+    j->b = ex_exp(m - top);
+    j->l = EX_FMA(j->l, j->a, l * j->b);
+    j->m = top;
 }
 
-KFN void prompt_put_o(THR const struct prompt_join *j, THR const float *o, DEV float *att, u32 heads, u32 d_head, u32 d, const u32 n)
+KFN void prompt_put_o(struct at at, THR const struct prompt_join *j, THR const float *o, DEV float *att, u32 heads, u32 d_head, u32 d, const u32 n)
 {
     u32 four = d + 4 <= d_head && (d_head & 3) == 0;
-    if (d >= d_head)
-        return;
     UNROLL
     for (u32 h = 0; h < n; h++) {
-        if (h >= heads)
-            continue;
+        float a = EX_FLOAT(shuffle_from(at, EX_BITS(j->a), h)), b = EX_FLOAT(shuffle_from(at, EX_BITS(j->b), h));
+        float l = EX_FLOAT(shuffle_from(at, EX_BITS(j->l), h)), x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         DEV float *to = att + h * d_head + d;
-        float x[4];
+        if (h >= heads || d >= d_head)
+            continue;
         if (!j->first && four) {
             w4 t = load16(to);
             x[0] = EX_FLOAT(t.x), x[1] = EX_FLOAT(t.y), x[2] = EX_FLOAT(t.z), x[3] = EX_FLOAT(t.w);
@@ -337,8 +361,8 @@ KFN void prompt_put_o(THR const struct prompt_join *j, THR const float *o, DEV f
         for (u32 i = 0; i < 4; i++) {
             if (!j->first && !four)
                 x[i] = d + i < d_head ? to[i] : 0.0f;
-            x[i] = j->first ? o[h * 4 + i] : EX_FMA(x[i], j->a[h], o[h * 4 + i] * j->b[h]);
-            x[i] = j->last ? ex_flush(div_rn(x[i], j->l[h])) : x[i];
+            x[i] = j->first ? o[h * 4 + i] : EX_FMA(x[i], a, o[h * 4 + i] * b);
+            x[i] = j->last ? ex_flush(div_rn(x[i], l)) : x[i];
             if (!four && d + i < d_head)
                 to[i] = x[i];
         }
@@ -373,11 +397,11 @@ KFN void prompt_chunk(struct at at, CON const struct attend_args *a, THR const s
     u32 chunk_bytes = GPU_CHUNK / GPU_KV_PANEL * GPU_KV_PANEL_BYTES(a->d_head, q8), more = t->last >= (chunk + 1) * GPU_CHUNK;
     DEV const u8 *k = t->k + (u64)chunk * chunk_bytes, *v = t->v + (u64)chunk * chunk_bytes;
     u32 n_panels = (n_seen + 31) / 32, n_slices = (a->d_head + PROMPT_SLICE - 1) / PROMPT_SLICE;
-    float acc[64], m[8], l[8];
+    float acc[64], m = 0.0f, l = 0.0f;
     join->first = chunk == 0;
     join->last = t->pos < (chunk + 1) * GPU_CHUNK;
     UNROLL
-    for (u32 i = 0; i < 8 * n; i++)
+    for (u32 i = 0; i < (q8 ? 64 : 8 * n); i++)
         acc[i] = 0.0f;
     for (u32 c = 0; c < n_stages; c++, *turn ^= 1) {
         SHM u32 *stage = s->stage + *turn * (PROMPT_STAGE / 4);
@@ -390,19 +414,22 @@ KFN void prompt_chunk(struct at at, CON const struct attend_args *a, THR const s
         BARRIER(at);
         if (n_pos > 128) {
             if (q8)
-                prompt_score_q8(at, acc, stage, scale, s->q + c * 8 * n, (SHM const u32 *)s->q_scale + c * n, n, 8);
+                prompt_score_q8(at, acc, stage, scale, s->q + c * 8 * n, s->q_scale + c * n, n, 16);
             else
                 prompt_score(at, acc, stage, s->q + c * PROMPT_DIMS * n, n, 8);
         } else if (n_pos) {
             if (q8)
-                prompt_score_q8(at, acc, stage, scale, s->q + c * 8 * n, (SHM const u32 *)s->q_scale + c * n, n, 4);
+                prompt_score_q8(at, acc, stage, scale, s->q + c * 8 * n, s->q_scale + c * n, n, 8);
             else
                 prompt_score(at, acc, stage, s->q + c * PROMPT_DIMS * n, n, 4);
         }
     }
     if (n_pos) {
-        prompt_weights(at, acc, a->scale, n_pos, m, l, s->w, n, 8);
-        prompt_count(join, m, l, n);
+        if (q8)
+            prompt_weights_q8(at, acc, a->scale, n_pos, &m, &l, s->w, n);
+        else
+            prompt_weights(at, acc, a->scale, n_pos, &m, &l, s->w, n);
+        prompt_count(join, m, l);
     }
     for (u32 slice = 0; slice < n_slices; slice++) {
         float o[32];
@@ -424,7 +451,7 @@ KFN void prompt_chunk(struct at at, CON const struct attend_args *a, THR const s
                 prompt_add(at, o, stage, scale, (SHM const u32 *)s->w + 32 * c * n, n, q8);
         }
         if (n_pos)
-            prompt_put_o(join, o, att, t->heads, a->d_head, slice * PROMPT_SLICE + 4 * at.lane, n);
+            prompt_put_o(at, join, o, att, t->heads, a->d_head, slice * PROMPT_SLICE + 4 * at.lane, n);
     }
 }
 
@@ -437,7 +464,7 @@ KFN void prompt_tiles(struct at at, CON const struct attend_args *a, struct bufs
     for (u32 u = at.group; u < units; u += at.n_groups) {
         struct prompt_tile t;
         struct prompt_fetch f;
-        struct prompt_join join;
+        struct prompt_join join = {0, 0, 0.0f, 0.0f, 0.0f, 0.0f};
         u32 piece, sub, tile = split_u32(u, pieces, &piece), kv = split_u32(piece, n_sub, &sub);
         prompt_find(at, a, b, tile, kv, sub, share, &t);
         DEV const float *q = (DEV const float *)b.p[1] + (u64)t.row * a->q_stride + t.head * a->d_head;
