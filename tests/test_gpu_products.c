@@ -369,6 +369,8 @@ static void try_product(enum gpu_kernel kernel, const char *name, u32 source, u3
         n += snprintf(s.what + n, sizeof s.what - (size_t)n, " %s x %u%s%s", dtype_info(a->type[m])->name, n_out[m],
                       a->has_bias[m] ? " bias" : "", m == 0 && a->add ? " add" : "");
     }
+    if (!quantised)
+        s.args.float_.rows = check_below(3) ? rows : check_below(2) ? 0 : rows + check_below(5);
     snapshot(&s);
     expect_product(&s, a, w, &r);
     launch(&s, kernel);
@@ -511,7 +513,7 @@ static void try_experts_in(enum gpu_kernel kernel, const char *name, u32 type, u
                                   .n_used = to.n_used,
                                   .pairs_at = to.pairs_at,
                                   .tiles_at = to.tiles_at};
-    a->write_act = kernel != GK_experts_in_many && GPU_EXPERTS_IN_ACT(n_in, n_out);
+    a->write_act = kernel != GK_experts_in_many && GPU_EXPERTS_IN_ACT(n_in, n_out) && check_below(4);
     float_rows(&s, 4, to.pairs + SPARE, a->y_stride);
     if (a->write_act)
         act_rows(&s, 6, to.pairs + SPARE, n_out);

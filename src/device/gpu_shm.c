@@ -12,6 +12,22 @@ static u32 item_heads(const struct attend_args *a)
     return heads;
 }
 
+static u32 prompt_heads(const struct attend_args *a)
+{
+    u32 share = a->n_heads / a->n_kv, heads = 1;
+    while (heads < share && heads < 8)
+        heads *= 2;
+    return heads;
+}
+
+static u32 all_outputs(const struct product_args *a)
+{
+    u32 n = 0;
+    for (u32 m = 0; m < a->n_mats; m++)
+        n += a->n_out[m];
+    return n;
+}
+
 u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
 {
     const struct experts_out_args *out = &args->experts_out_;
@@ -22,12 +38,12 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
         return GPU_SHM_PRODUCT(16u, args->product_.n_in);
     case GK_product_4:
         return GPU_SHM_PRODUCT(32u, args->product_.n_in);
+    case GK_product_float:
+        return GPU_SHM_FLOAT(args->float_.per_pair ? 1u : args->float_.rows, all_outputs(&args->float_.p));
     case GK_product_many:
     case GK_experts_in_many:
     case GK_experts_out_many:
         return GPU_SHM_MANY;
-    case GK_product_float:
-        return GPU_SHM_FLOAT;
     case GK_experts_in_1:
         return GPU_SHM_EXPERTS_IN(8u, args->experts_in_.n_in);
     case GK_experts_in_2:
@@ -44,6 +60,9 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     case GK_attend:
         return args->attend_.kv_q8 ? GPU_SHM_ATTEND_Q8(item_heads(&args->attend_), args->attend_.d_head)
                                    : GPU_SHM_ATTEND_F16(item_heads(&args->attend_), args->attend_.d_head);
+    case GK_prompt:
+        return args->attend_.kv_q8 ? GPU_SHM_PROMPT_Q8(prompt_heads(&args->attend_), args->attend_.d_head)
+                                   : GPU_SHM_PROMPT_F16(prompt_heads(&args->attend_), args->attend_.d_head);
     case GK_pick:
         return GPU_SHM_PICK;
     case GK_pick_join:

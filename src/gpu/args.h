@@ -87,6 +87,7 @@ struct product_args {
 struct float_args {
     struct product_args p;
     u32 per_pair, n_used, ids_at;
+    u32 rows;          /* of the table: the most there are; 0: not known */
 };
 
 /* Top-k experts of each row (rule 8), then the lists that grouped products walk.

@@ -88,7 +88,11 @@ enum {
 #define GPU_SHM_EXPERTS_FUSED(n_pairs, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n_pairs, n_in) + 2u * (n_pairs) * 64u)
 #define GPU_SHM_MANY (GPU_SHM_RING + 4u * (2u * 32u * 96u + 32u)) /* 32 columns of one tile, twice, and their rows */
 
-#define GPU_SHM_FLOAT (4u * (17u * 2080u + 8u * 8u * 9u + 8u)) /* k_float.h: 8 rows, norm weights, 8 outputs; parts; r */
+/* k_float.h: rows of a tile (rows: the most there are, 1 with pairs) and outputs of a unit (n_out: of all matrices), norm weights, parts. */
+#define GPU_FLOAT_ROWS(rows) ((rows) == 1u ? 1u : (rows) == 2u ? 2u : (rows) == 3u || (rows) == 4u ? 4u : 8u)
+#define GPU_FLOAT_OUTS(rows, n_out) (GPU_FLOAT_ROWS(rows) < 8u && (n_out) >= 1024u ? 8u : 4u)
+#define GPU_SHM_FLOAT(rows, n_out)                                                                               \
+    (4u * ((GPU_FLOAT_ROWS(rows) + 1u + GPU_FLOAT_OUTS(rows, n_out)) * 2080u + GPU_FLOAT_ROWS(rows) * GPU_FLOAT_OUTS(rows, n_out) * 9u))
 #define GPU_SHM_STORE 8192u                            /* k_store.h */
 /* k_attend.h: n query heads in an item (the most: GPU_SHM_ATTEND(8, d_head)). */
 #define GPU_SHM_ATTEND_F16(n, d_head) (32768u + (n) * ((((d_head) + 7u) & ~7u) * 4u + 1040u + 40u))
