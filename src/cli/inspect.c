@@ -2,6 +2,7 @@
  * computes. */
 #include "cli/cli.h"
 #include "cli/opts.h"
+#include "device/dev_gpu.h"
 #include "model/token.h"
 #include "plan/plan.h"
 
@@ -11,11 +12,12 @@
 
 struct inspect {
     bool tensors, plan;
+    u32 launches;
 };
 
 static const struct opt_usage usage = {
     "inspect",
-    "plainsong inspect MODEL [--tensors] [--plan]",
+    "plainsong inspect MODEL [--tensors] [--plan] [--launches ROWS]",
     "Prints what is in a GGUF file: name, shape, types, tokenizer. A file that this program would "
     "refuse to run is refused here, "
     "with the same line.",
@@ -28,6 +30,8 @@ static const struct opt table[] = {
     {0, "tensors", OPT_FLAG, AT(tensors), 0, 0, NULL, "and every tensor: type, bytes, shape, name"},
     {0, "plan", OPT_FLAG, AT(plan), 0, 0, NULL,
      "and the operations of a step with the bytes each reads"},
+    {0, "launches", OPT_U32, AT(launches), 1, 65535, "ROWS",
+     "and the kernels that a GPU runs for a step of so many rows"},
 };
 
 struct opened {
@@ -158,7 +162,7 @@ static int inspect(const struct inspect *o, const char *path, struct err *err)
         rc = weights_open(&f.weights, &f.gguf, err);
     if (rc == 0)
         rc = token_open(&f.tokens, &f.gguf, f.weights.hp.n_vocab, err);
-    if (rc == 0 && o->plan)
+    if (rc == 0)
         rc = plan_build(&plan, &f.weights, err);
     if (rc == 0) {
         print_file(&f);
@@ -167,8 +171,12 @@ static int inspect(const struct inspect *o, const char *path, struct err *err)
         if (o->plan) {
             putchar('\n');
             plan_print(&plan, stdout);
-            plan_close(&plan);
         }
+        if (o->launches) {
+            putchar('\n');
+            rc = gpu_print(&plan, o->launches, stdout, err);
+        }
+        plan_close(&plan);
     }
     token_close(f.tokens);
     weights_close(&f.weights);

@@ -69,12 +69,13 @@ static void carve_scratch(struct gpu *g, struct carve *v)
     g->kept_q = take_rows(v, p->bufs[BUF_Q].width, 1, o->max_logits, false);
     carve_lists(g, v);
     g->parts = take(v, (u64)g->max_items * hp->n_heads, (hp->d_head + 2) * sizeof(float));
+    g->hits_words = hp->n_experts ? (u32)round_up_u64(hp->n_layers, 64) : 0; /* 256 bytes: picks follow at once */
+    g->hits = take(v, g->hits_words, sizeof(u32));
     g->picks = take(v, o->max_logits, PICK_WORDS * sizeof(u32));
     g->pick_parts = take(v, (u64)o->max_logits * PICK_PARTS, PICK_WORDS * sizeof(u32));
 }
 
-/* Sizes for this context, and the scratch's places from base on. */
-static void lay_out(struct gpu *g, u32 n_ctx, u64 base)
+void gpu_lay_out(struct gpu *g, u32 n_ctx, u64 base)
 {
     const struct hparams *hp = &g->dev.plan->hp;
     u32 panel_bytes = g->dev.opts.kv == KV_Q8_0 ? hp->d_head / 32 * 34 * GPU_KV_PANEL : (hp->d_head + 7) / 8 * 16 * GPU_KV_PANEL;
@@ -94,7 +95,7 @@ static void lay_out(struct gpu *g, u32 n_ctx, u64 base)
 
 static u64 needed(struct gpu *g, u32 n_ctx)
 {
-    lay_out(g, n_ctx, 0);
+    gpu_lay_out(g, n_ctx, 0);
     return g->weight_bytes + g->arena_bytes + g->scratch_bytes + RESERVE_BYTES;
 }
 
@@ -148,7 +149,7 @@ static int open_host_side(struct gpu *g, struct err *err)
         ok &= (g->tiles[t] = mem_array(o->max_rows, sizeof *g->tiles[t])) != NULL;
     }
     ok &= (g->logit_rows = mem_array(o->max_rows, sizeof *g->logit_rows)) != NULL;
-    ok &= (g->out = mem_array(o->max_logits, PICK_WORDS * sizeof *g->out)) != NULL;
+    ok &= (g->out = mem_array(g->hits_words + o->max_logits * PICK_WORDS, sizeof *g->out)) != NULL;
     ok &= (g->logits = mem_alloc((u64)o->max_logits * p->hp.n_vocab * sizeof *g->logits)) != NULL;
     ok &= (g->logits_step = mem_array(o->max_logits, sizeof *g->logits_step)) != NULL;
     return ok ? 0 : err_set(err, "out of memory: what a step of %u rows takes on the host", o->max_rows);
@@ -172,7 +173,7 @@ static int open_memory(struct gpu *g, struct err *err)
     if (gpu_place_weights(g, err) || check_memory(g, err) || g->backend->alloc(g->self, g->weight_bytes, &weights, err) ||
         g->backend->alloc(g->self, g->arena_bytes, &g->arena.base, err) || g->backend->alloc(g->self, g->scratch_bytes, &scratch, err))
         return -1;
-    lay_out(g, g->dev.opts.n_ctx, scratch);
+    gpu_lay_out(g, g->dev.opts.n_ctx, scratch);
     return open_host_side(g, err) || open_rope(g, err) || gpu_load(g, (struct gpu_ref){weights, 0}, err) ? -1 : 0;
 }
 
@@ -180,6 +181,8 @@ static int check_form(const struct gpu *g, struct err *err)
 {
     const struct hparams *hp = &g->dev.plan->hp;
     const struct device_opts *o = &g->dev.opts;
+    if (hp->d_head > 256)
+        return err_set(err, "--device %s: this model's heads have %u dimensions; expected at most 256", g->dev.ops->name, hp->d_head);
     if (o->kv == KV_Q8_0 && hp->d_head % 32)
         return err_set(err, "--kv q8_0: this model's heads have %u dimensions; expected a multiple of 32: use --kv f16", hp->d_head);
     if (o->max_rows > 0xFFFF) /* an item is row | chunk << 16 */
@@ -224,6 +227,18 @@ static void describe(struct gpu *g)
     s->scratch_bytes = g->scratch_bytes - g->rope_bytes;
 }
 
+/* Not the promised bits: it works all the same, and says so. */
+static int test_words(struct gpu *g, struct err *err)
+{
+    char bad[128], text[320];
+    if (gpu_selftest(g->backend, g->self, bad, sizeof bad, err))
+        return -1;
+    snprintf(text, sizeof text, "--device %s: results on this %.64s are not the promised bits: %s", g->dev.ops->name, g->info.name, bad);
+    if (bad[0])
+        device_warn(&g->dev, text);
+    return 0;
+}
+
 int gpu_device_open(struct device **out, const struct device_ops *ops, const struct gpu_backend *backend, const struct plan *p,
                     const struct device_opts *opts, struct err *err)
 {
@@ -233,7 +248,7 @@ int gpu_device_open(struct device **out, const struct device_ops *ops, const str
     g->dev = (struct device){.ops = ops, .plan = p, .opts = *opts};
     g->backend = backend;
     if (check_form(g, err) || pool_open(&g->pool, opts->n_threads, err) || backend->open(&g->self, 0, opts, &g->info, err) ||
-        open_memory(g, err)) {
+        test_words(g, err) || open_memory(g, err)) {
         gpu_close(&g->dev);
         return -1;
     }
@@ -274,6 +289,12 @@ static struct gpu_setup *setup(struct gpu *g, struct err *err)
     return prepare(g, g->dev.opts.no_setup_cache, &oldest->program, err) ? NULL : oldest;
 }
 
+/* Experts' matrices that an operation ran, each once for all its rows. */
+static u32 experts_hit(const struct gpu *g, const struct plan_op *op, u32 rows)
+{
+    return g->dev.opts.experts_per_row ? rows * g->dev.plan->hp.n_used : rows ? g->out[op->layer] : 0;
+}
+
 static void count(struct gpu *g)
 {
     struct device_stats *s = &g->dev.stats;
@@ -285,8 +306,11 @@ static void count(struct gpu *g)
         positions[1] += g->rows[g->logit_rows[i]].pos + 1;
     for (u32 i = 0; i < p->n_ops; i++) {
         const struct plan_op *op = &p->ops[i];
-        u32 rows = op->last ? g->n_logits : g->n_rows;
-        s->bytes_read += account_bytes(&g->dev, op, rows, positions[op->last], 0);
+        u32 rows = op->last ? g->n_logits : g->n_rows, hit = 0;
+        if (op->kind == OP_EXPERTS_IN || op->kind == OP_EXPERTS_OUT)
+            hit = experts_hit(g, op, rows);
+        s->expert_groups += hit;
+        s->bytes_read += account_bytes(&g->dev, op, rows, positions[op->last], hit);
     }
     s->submissions++;
     s->waits++;
@@ -316,8 +340,7 @@ static int gpu_step(struct device *d, const struct row *rows, u32 n_rows, struct
         return broken(g, err);
     set->used = s->steps;
     double t1 = time_now();
-    if (g->backend->submit(g->self, set->program, g->inputs, g->words, g->n_words * sizeof *g->words, g->out, g->picks,
-                           g->n_logits * PICK_WORDS * sizeof *g->out, err))
+    if (g->backend->submit(g->self, set->program, g->inputs, g->words, g->n_words * sizeof *g->words, g->out, g->hits, gpu_out_bytes(g), err))
         return broken(g, err);
     double t2 = time_now();
     if (g->backend->wait(g->self, err))
@@ -365,7 +388,7 @@ static const float *gpu_logits(const struct device *d, u32 i)
 
 static const u32 *gpu_picks(const struct device *d, u32 i)
 {
-    return ((const struct gpu *)d)->out + (u64)i * PICK_WORDS;
+    return ((const struct gpu *)d)->out + ((const struct gpu *)d)->hits_words + (u64)i * PICK_WORDS;
 }
 
 /* ---- the devices ---- */
@@ -375,21 +398,15 @@ static int emu_open(struct device **out, const struct plan *p, const struct devi
     return gpu_device_open(out, &device_emu, &gpu_backend_emu, p, opts, err);
 }
 
-static const struct gpu_backend *cuda(struct err *err)
-{
-    err_set(err, "--device cuda: not built in yet");
-    return NULL;
-}
-
 static int cuda_open(struct device **out, const struct plan *p, const struct device_opts *opts, struct err *err)
 {
-    const struct gpu_backend *b = cuda(err);
+    const struct gpu_backend *b = gpu_backend_cuda(err);
     return b ? gpu_device_open(out, &device_cuda, b, p, opts, err) : -1;
 }
 
 static int cuda_memory(u64 *free_bytes, struct err *err)
 {
-    const struct gpu_backend *b = cuda(err);
+    const struct gpu_backend *b = gpu_backend_cuda(err);
     return b ? b->memory(0, free_bytes, err) : -1;
 }
 

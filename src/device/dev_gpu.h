@@ -19,6 +19,9 @@ int gpu_pack(u32 type, const u8 *src, u32 n_in, u32 n_out, u8 *dst, u32 p0, u32 
  * names what differs, "" when nothing does. -1 with err: the device failed. */
 int gpu_selftest(const struct gpu_backend *b, void *self, char *bad, size_t n, struct err *err);
 
+/* gpu_print.c: the launches of a step of so many rows, each at the end of its stream. */
+int gpu_print(const struct plan *p, u32 rows, FILE *out, struct err *err);
+
 /* gpu_shm.c: shared memory of a launch, from its kernel and arguments. */
 u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args);
 

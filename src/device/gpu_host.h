@@ -59,7 +59,7 @@ struct gpu {
     struct gpu_buf bufs[BUF_COUNT];
     struct gpu_buf kept_x, kept_q; /* table 1's rows of x and q */
     struct gpu_buf exp_up;  /* up products of chosen experts with float weights */
-    struct gpu_ref inputs, rope, arena, lists, parts, picks, pick_parts;
+    struct gpu_ref inputs, rope, arena, lists, parts, hits, picks, pick_parts;
     u32 ids_at, w_at, pairs_at, tiles_at; /* words of the route lists */
     u32 head_bytes;         /* one head's keys, or values, of a slot's layer */
     u64 layer_bytes, slot_bytes, arena_bytes, rope_bytes, scratch_bytes;
@@ -72,7 +72,8 @@ struct gpu {
     struct gpu_class class;
     u32 *words;             /* the inputs */
     u32 *items[2], *tiles[2]; /* as they are cut, before their place in the inputs is known */
-    u32 *out;               /* picks of the rows that wanted logits */
+    u32 *out;               /* what comes back: different experts of each layer's routes, then picks of the rows that wanted logits */
+    u32 hits_words;         /* of out, before the picks */
     float *logits;          /* (max_logits, n_vocab): rows that were asked for */
     u64 *logits_step;       /* [max_logits] the step that row i of logits is of */
     float *traced;          /* one buffer's rows, grown on demand */
@@ -93,6 +94,12 @@ static inline u32 gpu_table(const struct gpu_class *c, const struct plan_op *op)
     return op->last && c->keep;
 }
 
+/* Bytes of out in the step in progress. */
+static inline u64 gpu_out_bytes(const struct gpu *g)
+{
+    return (g->hits_words + (u64)g->n_logits * PICK_WORDS) * sizeof *g->out;
+}
+
 /* gpu_inputs.c: rows, n_rows, n_logits and logit_rows are set; fills words, n_words and class. */
 void gpu_fill_inputs(struct gpu *g);
 struct gpu_offsets gpu_offsets(const struct gpu *g, const struct gpu_class *c);
@@ -102,7 +109,6 @@ u32 gpu_inputs_words(const struct gpu *g); /* the most a step has */
 int gpu_lower(struct gpu *g, const struct gpu_class *c, struct err *err);
 struct gpu_buf gpu_buf_of(const struct gpu *g, const struct gpu_class *c, const struct plan_op *op, enum plan_buf b);
 const char *gpu_kernel_name(enum gpu_kernel kernel);
-void gpu_print(const struct gpu *g, FILE *out); /* g->list, a line a launch */
 
 /* gpu_load.c: sizes and places of all weights in one region of memory; then their contents. */
 int gpu_place_weights(struct gpu *g, struct err *err);
@@ -112,6 +118,7 @@ int gpu_load(struct gpu *g, struct gpu_ref region, struct err *err);
 int gpu_trace_step(struct gpu *g, struct err *err);
 
 /* dev_gpu.c: a device on a backend. ops: its table. */
+void gpu_lay_out(struct gpu *g, u32 n_ctx, u64 base); /* sizes for this context; the scratch's places from base on (0: counting) */
 int gpu_device_open(struct device **out, const struct device_ops *ops, const struct gpu_backend *backend, const struct plan *p,
                     const struct device_opts *opts, struct err *err);
 

@@ -8,7 +8,7 @@
 enum { TILE_LEAST = 4 /* rows that are worth a tile */ };
 
 /* The rows classes: where another kernel or tile height is taken (gpu_lower.c), and one for all that is longer. */
-static const u32 CLASSES[] = {4, 8, 16, 32, 64, 128, 256};
+static const u32 CLASSES[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
 
 static u32 class_rows(u32 n, u32 most)
 {

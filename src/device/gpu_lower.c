@@ -2,7 +2,7 @@
  * alone, and never shows in a result:
  *
  *   rows      products      norm                         experts                       attention's result
- *   1-4       product_1     in the product that reads    a pair by itself; the output  rule 1 in the product
+ *   1, 2, -4  product_1     in the product that reads    a pair by itself; the output  rule 1 in the product
  *   5-8                     h, when all who read it can  tiles of 8 pairs
  *   9-16      product_2     a launch                     "                             rule 1 in a launch
  *   17-128    product_4     "                            beyond 64 rows: tiles of 16   "
@@ -220,6 +220,8 @@ static void float_product(struct lower *l, const u32 *mats, u32 n)
     struct gpu_launch *k = launch(l, GK_product_float);
     struct gpu_buf in = buf(l, l->op->in);
     fill_product(l, k, &k->args.float_.p, mats, n);
+    k->args.float_.rows = l->rows;
+    k->args.float_.rows = l->rows;
     if (!l->norm) {
         k->args.float_.p.source = SRC_FLOAT;
         k->args.float_.p.x_stride = in.stride;
@@ -382,9 +384,10 @@ static void route_launch(struct lower *l, enum gpu_kernel kernel)
     k->args.route_ = (struct route_args){.which = l->table, .n_experts = hp->n_experts, .n_used = hp->n_used, .stride = in.stride,
                                          .used_norm = hp->used_norm, .used_scale = hp->used_scale,
                                          .ids_at = l->g->ids_at, .w_at = l->g->w_at, .pairs_at = l->g->pairs_at, .tiles_at = l->g->tiles_at,
-                                         .tile_rows = tile_rows(l), .per_row = per_row(l)};
+                                         .tile_rows = tile_rows(l), .per_row = per_row(l), .hits = 1, .hits_at = (u32)l->op->layer};
     k->bufs[1] = in.x;
     k->bufs[2] = l->g->lists;
+    k->bufs[3] = l->g->hits;
     if (kernel != GK_route)
         k->n_groups = 1;
     ready(l, k);
@@ -420,7 +423,8 @@ static void float_pairs(struct lower *l, u32 m, const struct gpu_buf *from, cons
     struct gpu_launch *k = launch(l, GK_product_float);
     k->args.float_ = (struct float_args){.p = {.which = l->table, .source = SRC_FLOAT, .n_in = w->n_in, .x_stride = from->stride, .n_mats = 1,
                                                .type = {w->tensor->type}, .n_out = {w->n_out}, .y_stride = {to->stride}},
-                                         .per_pair = per > 1 ? 1 : 2, .n_used = l->g->dev.plan->hp.n_used, .ids_at = l->g->ids_at};
+                                         .per_pair = per > 1 ? 1 : 2, .n_used = l->g->dev.plan->hp.n_used, .ids_at = l->g->ids_at,
+                                         .rows = l->rows};
     k->bufs[1] = from->x;
     k->bufs[3] = weight(l, mat->weight);
     k->bufs[9] = to->x;
@@ -480,17 +484,20 @@ static void lower_experts_in(struct lower *l)
     const struct plan_weight *w = of_plan(l, gate->weight);
     struct gpu_launch *k = launch(l, by_height(l, GK_experts_in_1, GK_experts_in_2, GK_experts_in_many));
     struct gpu_buf h = buf(l, BUF_H), act = buf(l, BUF_EXP_ACT);
+    bool here = act_wanted && !l->c->plain && k->kernel != GK_experts_in_many && GPU_EXPERTS_IN_ACT(w->n_in, w->n_out); /* rule 1 by itself */
     k->args.experts_in_ = (struct experts_in_args){.which = l->table, .n_in = w->n_in, .n_out = w->n_out, .y_stride = act.stride,
                                                    .type_gate = w->tensor->type, .type_up = of_plan(l, up->weight)->tensor->type,
                                                    .n_used = l->g->dev.plan->hp.n_used, .pairs_at = l->g->pairs_at,
-                                                   .tiles_at = l->g->tiles_at};
+                                                   .tiles_at = l->g->tiles_at, .write_act = here};
     k->bufs[1] = h.act;
     k->bufs[2] = weight(l, gate->weight);
     k->bufs[3] = weight(l, up->weight);
     k->bufs[4] = act.x;
     k->bufs[5] = l->g->lists;
+    if (here)
+        k->bufs[6] = act.act;
     ready(l, k);
-    if (act_wanted)
+    if (act_wanted && !here)
         norm_launch(l, &act, w->n_out, PLAN_NONE, false, true, &act);
 }
 
@@ -568,32 +575,4 @@ int gpu_lower(struct gpu *g, const struct gpu_class *c, struct err *err)
     if (c->logits)
         lower_picks(&l);
     return l.failed ? -1 : 0;
-}
-
-/* ---- for people ---- */
-
-const char *gpu_kernel_name(enum gpu_kernel kernel)
-{
-    static const char *const NAMES[] = {
-#define X(name, args) #name,
-        GPU_KERNELS(X)
-#undef X
-    };
-    return NAMES[kernel];
-}
-
-void gpu_print(const struct gpu *g, FILE *out)
-{
-    const struct plan *p = g->dev.plan;
-    fprintf(out, "%4s %3s %-12s %-18s %6s %7s\n", "op", "lay", "operation", "kernel", "groups", "shared");
-    for (u32 i = 0; i < g->list.n; i++) {
-        const struct gpu_launch *k = &g->list.at[i];
-        const struct plan_op *op = &p->ops[g->list.op[i]];
-        bool pick = k->kernel == GK_pick || k->kernel == GK_pick_join;
-        char layer[12] = "-";
-        if (op->layer >= 0)
-            snprintf(layer, sizeof layer, "%d", op->layer);
-        fprintf(out, "%4u %3s %-12s %-18s %6u %7u\n", g->list.op[i], layer, pick ? "picks" : plan_kind_name(op->kind),
-                gpu_kernel_name(k->kernel), k->n_groups, k->shm_bytes);
-    }
 }

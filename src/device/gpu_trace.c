@@ -14,8 +14,7 @@ static int run(struct gpu *g, u32 n0, u32 n1, struct err *err)
         return 0;
     if (b->prepare(g->self, g->list.at + n0, n1 - n0, true, &program, err))
         return -1;
-    int rc = b->submit(g->self, program, g->inputs, g->words, g->n_words * sizeof *g->words, g->out, g->picks,
-                       n1 == g->list.n ? g->n_logits * PICK_WORDS * sizeof *g->out : 0, err);
+    int rc = b->submit(g->self, program, g->inputs, g->words, g->n_words * sizeof *g->words, g->out, g->hits, gpu_out_bytes(g), err);
     rc = b->wait(g->self, err) || rc ? -1 : 0;
     b->discard(g->self, program);
     return rc;
