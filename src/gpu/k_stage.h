@@ -78,7 +78,7 @@ KFN void stage_floats(struct at at, SHM u32 *stage, u32 n_cols, u32 col, u32 n_i
         for (u32 k = 0; k < STAGE_AHEAD; k++) {
             u32 i = i0 + k * step;
             float f[4] = {EX_FLOAT(v[k].x), EX_FLOAT(v[k].y), EX_FLOAT(v[k].z), EX_FLOAT(v[k].w)};
-            if (norm) {
+            if (norm && 4u * i < n_in) { /* what fills up a row stays zero, also where r is a NaN */
                 f[0] = ex_flush(f[0] * r * EX_FLOAT(w[k].x));
                 f[1] = ex_flush(f[1] * r * EX_FLOAT(w[k].y));
                 f[2] = ex_flush(f[2] * r * EX_FLOAT(w[k].z));
