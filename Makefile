@@ -150,6 +150,17 @@ cuda:
 	@echo "make cuda: nvcc is not found, neither on the PATH nor in /usr/local/cuda/bin; it comes with NVIDIA's CUDA toolkit (13)" >&2; exit 1
 endif
 
+# What bench/h200.sh takes to a machine with a GPU and nothing else: stripped program, plug-in, and the libraries that are not the C library's.
+KIT := build/dev
+$(B)/launches: bench/launches.c $(B)/internal.a
+	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/internal.a $(LIBS)
+h200-kit: $(B)/plainsong $(B)/launches cuda
+	rm -rf $(KIT)
+	mkdir -p $(KIT)/lib
+	for file in plainsong launches libplainsong-cuda.so; do strip -o $(KIT)/$$file $(B)/$$file || exit 1; done
+	ldd $(B)/plainsong | awk '$$2 == "=>" && $$3 ~ /^\// { print $$3 }' | grep -vE '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)[.]so' | xargs cp -Lt $(KIT)/lib
+	@du -sk $(KIT) | awk '{ print "h200-kit: " $$1 " kB in " $$2; exit $$1 > 40000 }'
+
 # Tests that need no library: for a machine that is only emulated (tests/arm). Their cmocka is tests/arm/cmocka.h, and files
 # there stand for the tokenizer and for the opening of CUDA's plug-in.
 BARE_O := $(filter-out $(B)/model/prompt.o $(B)/model/template.o $(B)/model/token%.o $(B)/device/dev_cuda.o,$(LIB_O)) \
@@ -190,5 +201,5 @@ bench-peer: all
 clean:
 	rm -rf build
 
-.PHONY: all tests cuda bare check install uninstall bench-peer clean
--include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d) $(BARE:=.d) $(B)/cuda/cuda_plugin.d
+.PHONY: all tests cuda h200-kit bare check install uninstall bench-peer clean
+-include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d) $(BARE:=.d) $(B)/cuda/cuda_plugin.d $(B)/launches.d

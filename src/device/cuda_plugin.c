@@ -2,8 +2,9 @@
  * the program runs where there is no CUDA. Links the CUDA runtime statically, and no library of arithmetic.
  *
  * A program is a list of launches, run in one of three ways (PLAINSONG_CUDA_MODE):
- *   graph  a CUDA graph: inputs, the launches, outputs, handed over by one call. The default
- *   walk   one kernel that walks the list with grid barriers (cuda_walk.cu), in a graph with inputs and outputs; on Hopper
+ *   graph  the launches as a CUDA graph, handed over by one call between the copies of inputs and outputs. The default
+ *   walk   one kernel that walks the list with grid barriers (cuda_walk.cu), in a graph with inputs and outputs; on
+ *          Hopper, for steps of few rows; else a graph
  *   plain  launches one by one; always so for programs prepared one_by_one
  * behind a comma: pdl   kernels may be placed before the one before them has ended (graph, plain)
  *                 ahead the walk fetches a launch's weights into L2 while the one before it ends
@@ -30,10 +31,6 @@ struct program {
     u32 n;
     bool one_by_one;
     cudaGraphExec_t exec; /* NULL: launched singly */
-    cudaGraphNode_t in_node, out_node;
-    void *to, *from, *out; /* what the graph's copies have now: inputs pinned `from` -> `to`; `out_from` -> pinned `out` */
-    const void *out_from;
-    u64 n_in, n_out;
     struct cuda_walk *walk; /* in device memory */
     u32 walk_groups, walk_shm;
 };
@@ -436,6 +433,14 @@ static void set_ahead(struct cuda_walk *w, const struct gpu_launch *l)
     }
 }
 
+static bool walks(const struct cuda *c, const struct program *p)
+{
+    bool all = c->mode == MODE_WALK;
+    for (u32 i = 0; i < p->n; i++)
+        all &= CUDA_WALKS(p->list[i].kernel);
+    return all;
+}
+
 static int make_walk(struct cuda *c, struct program *p, struct err *err)
 {
     struct cuda_walk *w = mem_array(p->n, sizeof *w);
@@ -467,55 +472,24 @@ end:
     return status;
 }
 
-/* The graph's two copies are made with places and sizes that no submission has; each submission sets its own. */
+/* The launches alone: the copies of inputs and outputs stand before and behind the graph in the stream, since their places and sizes
+ * differ from step to step. */
 static int capture(struct cuda *c, struct program *p, cudaGraph_t *graph, struct err *err)
 {
-    void *here = c->meeting->pad2; /* a few bytes of the device that nobody reads */
-    p->to = here;
-    p->from = c->in.at;
-    p->out = c->out.at;
-    p->out_from = here;
-    p->n_in = p->n_out = 16;
     if (check(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture", err))
         return -1;
-    int status = 0;
-    if (check(cudaMemcpyAsync(p->to, p->from, p->n_in, cudaMemcpyHostToDevice, c->stream), "copy to the GPU", err) ||
-        launch_all(c, p, err) ||
-        check(cudaMemcpyAsync(p->out, p->out_from, p->n_out, cudaMemcpyDeviceToHost, c->stream), "copy from the GPU", err))
-        status = -1;
+    int status = launch_all(c, p, err);
     cudaError_t e = cudaStreamEndCapture(c->stream, graph); /* always, so that the stream works on */
     if (status)
         cudaGetLastError();
     return status ? -1 : check(e, "cudaStreamEndCapture", err);
 }
 
-/* The copies' nodes: the graph's root, and the other one. */
-static int find_copies(struct program *p, cudaGraph_t graph, struct err *err)
-{
-    size_t n = 1;
-    if (check(cudaGraphGetRootNodes(graph, &p->in_node, &n), "cudaGraphGetRootNodes", err) ||
-        check(cudaGraphGetNodes(graph, NULL, &n), "cudaGraphGetNodes", err))
-        return -1;
-    cudaGraphNode_t *nodes = mem_array(n, sizeof *nodes);
-    if (!nodes)
-        return err_set(err, "out of memory");
-    int status = check(cudaGraphGetNodes(graph, nodes, &n), "cudaGraphGetNodes", err);
-    for (size_t i = 0; i < n && !status; i++) {
-        enum cudaGraphNodeType type;
-        status = check(cudaGraphNodeGetType(nodes[i], &type), "cudaGraphNodeGetType", err);
-        if (type == cudaGraphNodeTypeMemcpy && nodes[i] != p->in_node)
-            p->out_node = nodes[i];
-    }
-    free(nodes);
-    return !status && !p->out_node ? err_set(err, "CUDA: the captured graph has no copy at its end") : status;
-}
-
 static int make_graph(struct cuda *c, struct program *p, struct err *err)
 {
     cudaGraph_t graph = NULL;
     int status = -1;
-    if (!capture(c, p, &graph, err) && !find_copies(p, graph, err) &&
-        !check(cudaGraphInstantiate(&p->exec, graph, 0), "cudaGraphInstantiate", err))
+    if (!capture(c, p, &graph, err) && !check(cudaGraphInstantiate(&p->exec, graph, 0), "cudaGraphInstantiate", err))
         status = check(cudaGraphUpload(p->exec, c->stream), "cudaGraphUpload", err);
     if (graph)
         cudaGraphDestroy(graph);
@@ -550,7 +524,7 @@ static int cuda_prepare(void *self, const struct gpu_launch *list, u32 n, bool o
         goto fail;
     }
     memcpy(p->list, list, n * sizeof *list);
-    if (!p->one_by_one && ((c->mode == MODE_WALK && make_walk(c, p, err)) || make_graph(c, p, err)))
+    if (!p->one_by_one && ((walks(c, p) && make_walk(c, p, err)) || make_graph(c, p, err)))
         goto fail;
     p->next = c->programs;
     if (p->next)
@@ -584,34 +558,11 @@ static void cuda_discard(void *self, void *program)
 
 static int cuda_wait(void *self, struct err *err);
 
-/* The graph's copies as this submission wants them. Their sizes only grow while their places stay: what is copied besides, nobody
- * reads; so from the second step of a class on there is rarely anything to do. */
-static int set_copies(struct cuda *c, struct program *p, void *to, u64 n_bytes, const void *out_from, u64 n_out, struct err *err)
-{
-    if (n_bytes && (p->to != to || p->from != c->in.at || p->n_in < n_bytes)) {
-        if (check(cudaGraphExecMemcpyNodeSetParams1D(p->exec, p->in_node, to, c->in.at, n_bytes, cudaMemcpyHostToDevice),
-                  "cudaGraphExecMemcpyNodeSetParams1D", err))
-            return -1;
-        p->to = to;
-        p->from = c->in.at;
-        p->n_in = n_bytes;
-    }
-    if (n_out && (p->out != c->out.at || p->out_from != out_from || p->n_out < n_out)) {
-        if (check(cudaGraphExecMemcpyNodeSetParams1D(p->exec, p->out_node, c->out.at, out_from, n_out, cudaMemcpyDeviceToHost),
-                  "cudaGraphExecMemcpyNodeSetParams1D", err))
-            return -1;
-        p->out = c->out.at;
-        p->out_from = out_from;
-        p->n_out = n_out;
-    }
-    return 0;
-}
-
-static int run_singly(struct cuda *c, struct program *p, void *to, u64 n_bytes, const void *out_from, u64 n_out, struct err *err)
+static int run(struct cuda *c, struct program *p, void *to, u64 n_bytes, const void *out_from, u64 n_out, struct err *err)
 {
     if (n_bytes && check(cudaMemcpyAsync(to, c->in.at, n_bytes, cudaMemcpyHostToDevice, c->stream), "copy to the GPU", err))
         return -1;
-    if (launch_all(c, p, err))
+    if (p->exec ? check(cudaGraphLaunch(p->exec, c->stream), "cudaGraphLaunch", err) : launch_all(c, p, err))
         return -1;
     return n_out ? check(cudaMemcpyAsync(c->out.at, out_from, n_out, cudaMemcpyDeviceToHost, c->stream), "copy from the GPU", err) : 0;
 }
@@ -626,12 +577,7 @@ static int cuda_submit(void *self, void *program, struct gpu_ref to, const void 
     if (pinned_room(&c->in, n_bytes, err) || pinned_room(&c->out, n_out, err))
         return -1;
     memcpy(c->in.at, inputs, n_bytes);
-    int status;
-    if (p->exec)
-        status = set_copies(c, p, place(to), n_bytes, place(out_from), n_out, err) ||
-                 check(cudaGraphLaunch(p->exec, c->stream), "cudaGraphLaunch", err);
-    else
-        status = run_singly(c, p, place(to), n_bytes, place(out_from), n_out, err);
+    int status = run(c, p, place(to), n_bytes, place(out_from), n_out, err);
     c->to = out;
     c->n_out = n_out;
     c->pending = !status;

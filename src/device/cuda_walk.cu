@@ -63,12 +63,13 @@ KFN void run_launch(struct at at, const struct cuda_walk *l, SHM u32 *shm)
     switch (l->kernel) {
 /* Arguments are copied to registers: read in place they would be read again after every store. */
 #define X(name, type)                                                                                                       \
-    case GK_##name: {                                                                                                       \
-        struct type##_args args = l->args.type##_;                                                                          \
-        struct bufs bufs = l->bufs;                                                                                         \
-        k_##name(at, &args, bufs, GPU_HAS_RING(GK_##name) ? shm : shm + RING_WORDS); /* the ring is nobody else's */         \
-        break;                                                                                                              \
-    }
+    case GK_##name:                                                                                                         \
+        if (CUDA_WALKS(GK_##name)) {                                                                                        \
+            struct type##_args args = l->args.type##_;                                                                      \
+            struct bufs bufs = l->bufs;                                                                                     \
+            k_##name(at, &args, bufs, GPU_HAS_RING(GK_##name) ? shm : shm + RING_WORDS); /* the ring is nobody else's */     \
+        }                                                                                                                   \
+        break;
         GPU_KERNELS(X)
 #undef X
     }
