@@ -64,6 +64,26 @@ KFN float attend_unkey(u32 u)
     return EX_FLOAT(u & 0x80000000u ? u & 0x7FFFFFFFu : ~u);
 }
 
+#define ATT_NONE EX_FLOAT(0xFF800000u) /* the score of a position not seen: no maximum, weight 0 */
+
+/* ex_flush(ex_exp(x)) for x <= 0, -infinity or NaN, without a branch. The power of two is a factor here and not added to the exponent: exact
+ * as well, 2^-126 being normal, and a NaN stays one. */
+KFN float attend_weight(float x)
+{
+    float t = EX_FMA(x, 1.44269502f, EX_MAGIC), n = t - EX_MAGIC;
+    float r = EX_FMA(n, -0.693115234f, x);
+    r = EX_FMA(n, -3.19461833e-05f, r);
+    float p = 1.98909824e-4f;
+    p = EX_FMA(p, r, 1.39336428e-3f);
+    p = EX_FMA(p, r, 8.33331048e-3f);
+    p = EX_FMA(p, r, 4.16664667e-2f);
+    p = EX_FMA(p, r, 1.66666672e-1f);
+    p = EX_FMA(p, r, 0.5f);
+    p = EX_FMA(p, r * r, r) + 1.0f;
+    float y = p * EX_FLOAT((EX_BITS(t) << 23) + 0x3F800000u); /* magic's own bits are shifted out: 2^n */
+    return (x < -87.0f) | (y < EX_TINY) ? 0.0f : y;
+}
+
 /* ---- queries ---- */
 
 KFN void attend_put_q(struct at at, CON const struct attend_args *a, DEV const float *q, const u32 n, THR const struct attend_shm *s)
@@ -219,14 +239,15 @@ KFN void attend_scores(struct at at, CON const struct attend_args *a, THR const 
 /* ---- weights ---- */
 
 /* A thread's scores become weights in shared memory; 0 where the row does not see. */
-KFN void attend_weights(struct at at, THR const struct attend_item *it, THR const struct attend_place *at_s, THR const float *acc,
+KFN void attend_weights(struct at at, THR const struct attend_item *it, THR const struct attend_place *at_s, THR float *acc,
                         THR const struct attend_shm *s, const u32 n)
 {
     const u32 heads = n < 2 ? 1 : 2, each = n / heads;
     UNROLL
     for (u32 i = 0; i < heads * each; i++) {
         u32 h = at_s->head + i / each, panel = at_s->first + i % each * at_s->m;
-        u32 key = simd_max_u32(at, panel * 32 + at.lane < it->n_pos ? attend_key(acc[i]) : 0);
+        acc[i] = panel * 32 + at.lane < it->n_pos ? acc[i] : ATT_NONE;
+        u32 key = simd_max_u32(at, attend_key(acc[i]));
         if (at.lane == 0)
             s->top[h * 8 + panel] = key;
     }
@@ -244,7 +265,7 @@ KFN void attend_weights(struct at at, THR const struct attend_item *it, THR cons
         UNROLL
         for (u32 p = 0; p < each; p++) {
             u32 j = (at_s->first + p * at_s->m) * 32 + at.lane;
-            s->w[(at_s->head + h) * ATT_BANK + j] = j < it->n_pos ? ex_flush(ex_exp(acc[h * each + p] - m)) : 0.0f;
+            s->w[(at_s->head + h) * ATT_BANK + j] = attend_weight(acc[h * each + p] - m);
         }
     }
     BARRIER(at);
@@ -461,10 +482,11 @@ KFN void attend_find(CON const struct attend_args *a, struct bufs b, u32 item, u
     it->v = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, a->n_kv + kv) + at;
 }
 
-KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm, u32 n_items, const u32 n, const u32 q8)
+KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm, const u32 n, const u32 q8)
 {
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
     const u32 heads = n < 2 ? 1 : 2, each = n / heads;
-    u32 rest, pieces = split_u32(a->n_heads, n, &rest), units = n_items * pieces, widest = a->d_head <= 64 ? 6 : 7;
+    u32 rest, pieces = split_u32(a->n_heads, n, &rest), units = in[IN_ITEMS + a->which] * pieces, widest = a->d_head <= 64 ? 6 : 7;
     u32 parts = 2 * units > at.n_groups ? 0 : 4 * units > at.n_groups ? 1 : 2; /* log2 of the groups that share an item's dimensions */
     parts = parts > widest - 5 ? widest - 5 : parts;
     u32 m = GPU_SIMDS * heads / n, panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), d_pad = (a->d_head + 7u) & ~7u;
@@ -511,26 +533,26 @@ KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs
 KFN void k_attend(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
-    u32 n_items = in[IN_ITEMS + a->which], n = in[IN_HEADS + a->which];
+    u32 n = in[IN_HEADS + a->which];
     if (a->kv_q8) {
         if (n == 1)
-            attend_items(at, a, b, shm, n_items, 1, 1);
+            attend_items(at, a, b, shm, 1, 1);
         else if (n == 2)
-            attend_items(at, a, b, shm, n_items, 2, 1);
+            attend_items(at, a, b, shm, 2, 1);
         else if (n == 4)
-            attend_items(at, a, b, shm, n_items, 4, 1);
+            attend_items(at, a, b, shm, 4, 1);
         else
-            attend_items(at, a, b, shm, n_items, 8, 1);
+            attend_items(at, a, b, shm, 8, 1);
         return;
     }
     if (n == 1)
-        attend_items(at, a, b, shm, n_items, 1, 0);
+        attend_items(at, a, b, shm, 1, 0);
     else if (n == 2)
-        attend_items(at, a, b, shm, n_items, 2, 0);
+        attend_items(at, a, b, shm, 2, 0);
     else if (n == 4)
-        attend_items(at, a, b, shm, n_items, 4, 0);
+        attend_items(at, a, b, shm, 4, 0);
     else
-        attend_items(at, a, b, shm, n_items, 8, 0);
+        attend_items(at, a, b, shm, 8, 0);
 }
 
 /* ---- chunks joined ----

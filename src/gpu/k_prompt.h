@@ -26,7 +26,7 @@ struct prompt_tile {
     u32 row, head;          /* this SIMD group's row of the table, the first query head */
     u32 heads;              /* queries that exist; 0: there is no such row */
     u32 pos, last;          /* of this row; of the tile's last row */
-    DEV const u8 *k, *v;    /* at position 0 */
+    DEV const u8 *k;        /* at position 0; its values lie n_kv heads further on */
 };
 
 struct prompt_fetch { /* a thread's part of a stage */
@@ -101,7 +101,7 @@ KFN void prompt_fetch_k(struct at at, CON const struct attend_args *a, DEV const
         f->d = *(DEV const u16 *)(panel + c * 1088 + 2 * at.lane);
 }
 
-/* f16: (4 groups of 4 dimensions, 256 positions) 8 bytes. q8_0: (2 halves of the block, 256 positions) 16 bytes. */
+/* f16: (8 pairs of dimensions, 256 positions) words. q8_0: (2 halves of the block, 256 positions) 16 bytes. */
 KFN void prompt_put_k(struct at at, THR const struct prompt_fetch *f, SHM u32 *stage, SHM float *scale, const u32 q8)
 {
     UNROLL
@@ -109,9 +109,10 @@ KFN void prompt_put_k(struct at at, THR const struct prompt_fetch *f, SHM u32 *s
         if (q8) {
             *(SHM w4 *)(stage + 4 * (i * GPU_CHUNK + at.thread)) = f->x[i];
         } else {
-            w2 lo = {f->x[i].x, f->x[i].y}, hi = {f->x[i].z, f->x[i].w};
-            *(SHM w2 *)(stage + 2 * ((2 * i + 0) * GPU_CHUNK + at.thread)) = lo;
-            *(SHM w2 *)(stage + 2 * ((2 * i + 1) * GPU_CHUNK + at.thread)) = hi;
+            stage[(4 * i + 0) * GPU_CHUNK + at.thread] = f->x[i].x;
+            stage[(4 * i + 1) * GPU_CHUNK + at.thread] = f->x[i].y;
+            stage[(4 * i + 2) * GPU_CHUNK + at.thread] = f->x[i].z;
+            stage[(4 * i + 3) * GPU_CHUNK + at.thread] = f->x[i].w;
         }
     }
     if (q8)
@@ -174,18 +175,18 @@ KFN void prompt_read(THR u32 *v, SHM const u32 *p, const u32 n)
 KFN void prompt_score(struct at at, THR float *acc, SHM const u32 *stage, SHM const u32 *q, const u32 n, const u32 panels)
 {
     NO_UNROLL
-    for (u32 g = 0; g < PROMPT_DIMS / 4; g++) {
-        w2 k[8];
+    for (u32 g = 0; g < PROMPT_DIMS / 2; g++) {
+        u32 k[8];
         UNROLL
         for (u32 p = 0; p < panels; p++)
-            k[p] = *(SHM const w2 *)(stage + 2 * (g * GPU_CHUNK + 32 * p + at.lane));
+            k[p] = stage[g * GPU_CHUNK + 32 * p + at.lane];
         UNROLL
-        for (u32 i = 0; i < 4; i++) {
+        for (u32 i = 0; i < 2; i++) {
             u32 x[8];
-            prompt_read(x, q + (4 * g + i) * n, n);
+            prompt_read(x, q + (2 * g + i) * n, n);
             UNROLL
             for (u32 p = 0; p < panels; p++) {
-                float y = half_value((i < 2 ? k[p].x : k[p].y) >> 16 * (i % 2) & 0xFFFFu);
+                float y = half_value(k[p] >> 16 * i & 0xFFFFu);
                 UNROLL
                 for (u32 h = 0; h < n; h++)
                     acc[h * 8 + p] = EX_FMA(EX_FLOAT(x[h]), y, acc[h * 8 + p]);
@@ -221,17 +222,16 @@ KFN void prompt_weights(struct at at, THR float *acc, float scale, u32 n_pos, TH
 {
     UNROLL
     for (u32 h = 0; h < n; h++) {
-        u32 top = 0;
+        float top = ATT_NONE;
         UNROLL
         for (u32 p = 0; p < 8; p++) {
-            acc[h * 8 + p] = acc[h * 8 + p] * scale;
-            u32 key = 32 * p + at.lane < n_pos ? attend_key(acc[h * 8 + p]) : 0;
-            top = key > top ? key : top;
+            acc[h * 8 + p] = 32 * p + at.lane < n_pos ? acc[h * 8 + p] * scale : ATT_NONE;
+            top = acc[h * 8 + p] > top ? acc[h * 8 + p] : top;
         }
-        float most = attend_unkey(simd_max_u32(at, top)), sum = 0.0f;
+        float most = attend_unkey(simd_max_u32(at, attend_key(top))), sum = 0.0f;
         UNROLL
         for (u32 p = 0; p < 8; p++) {
-            acc[h * 8 + p] = 32 * p + at.lane < n_pos ? ex_flush(ex_exp(acc[h * 8 + p] - most)) : 0.0f;
+            acc[h * 8 + p] = attend_weight(acc[h * 8 + p] - most);
             sum = sum + acc[h * 8 + p];
         }
         sum = simd_tree(at, sum);
@@ -255,19 +255,18 @@ KFN void prompt_weights_q8(struct at at, THR float *acc, float scale, u32 n_pos,
     float most[2];
     UNROLL
     for (u32 h = 0; h < 2; h++) {
-        u32 top = 0;
+        float top = ATT_NONE;
         UNROLL
         for (u32 i = 0; i < 32; i++) {
-            acc[2 * i + h] = (0.0f + acc[2 * i + h]) * scale; /* 0 +: the segment joins its total */
-            u32 key = 8 * i + g < n_pos ? attend_key(acc[2 * i + h]) : 0;
-            top = key > top ? key : top;
+            acc[2 * i + h] = 8 * i + g < n_pos ? (0.0f + acc[2 * i + h]) * scale : ATT_NONE; /* 0 +: the segment joins its total */
+            top = acc[2 * i + h] > top ? acc[2 * i + h] : top;
         }
         UNROLL
         for (u32 k = 4; k < 32; k *= 2) {
-            u32 key = shuffle_xor(at, top, k);
-            top = key > top ? key : top;
+            float other = shuffle_xor_f(at, top, k);
+            top = other > top ? other : top;
         }
-        most[h] = attend_unkey(top);
+        most[h] = top;
     }
     SIMD_BARRIER(at); /* the weights of the chunk before have been read */
     UNROLL
@@ -275,7 +274,7 @@ KFN void prompt_weights_q8(struct at at, THR float *acc, float scale, u32 n_pos,
         UNROLL
         for (u32 h = 0; h < 2; h++)
             if (2 * t + h < n)
-                w[(8 * i + g) * n + 2 * t + h] = 8 * i + g < n_pos ? ex_flush(ex_exp(acc[2 * i + h] - most[h])) : 0.0f;
+                w[(8 * i + g) * n + 2 * t + h] = attend_weight(acc[2 * i + h] - most[h]);
     }
     SIMD_BARRIER(at);
     u32 from = at.lane / 2 % 4;
@@ -297,41 +296,44 @@ KFN void prompt_weights_q8(struct at at, THR float *acc, float scale, u32 n_pos,
 /* 32 positions. o: (n, 4). w: at the first one's weights. */
 KFN void prompt_add(struct at at, THR float *o, SHM const u32 *stage, SHM const float *scale, SHM const u32 *w, const u32 n, const u32 q8)
 {
-    for (u32 j = 0; j < 32; j++) {
-        u32 x[8];
-        float y[4], d = 0.0f;
-        prompt_read(x, w + j * n, n);
-        if (q8) {
-            u32 v = stage[32 * j + at.lane] ^ 0x80808080u;
-            d = scale[4 * j + at.lane / 8];
-            UNROLL
-            for (u32 i = 0; i < 4; i++)
-                y[i] = EX_FLOAT(0x4B000000u | (v >> 8 * i & 255u)) - 8388736.0f; /* 2^23 + 128 + integer */
-        } else {
-            w2 v = *(SHM const w2 *)(stage + 2 * (32 * j + at.lane));
-            UNROLL
-            for (u32 i = 0; i < 4; i++)
-                y[i] = half_value((i < 2 ? v.x : v.y) >> 16 * (i % 2) & 0xFFFFu);
-        }
+    NO_UNROLL
+    for (u32 j0 = 0; j0 < 32; j0 += 4) {
         UNROLL
-        for (u32 h = 0; h < n; h++) {
-            float wh = q8 ? EX_FLOAT(x[h]) * d : EX_FLOAT(x[h]);
+        for (u32 j = j0; j < j0 + 4; j++) {
+            u32 x[8];
+            float y[4], d = 0.0f;
+            prompt_read(x, w + j * n, n);
+            if (q8) {
+                u32 v = stage[32 * j + at.lane] ^ 0x80808080u;
+                d = scale[4 * j + at.lane / 8];
+                UNROLL
+                for (u32 i = 0; i < 4; i++)
+                    y[i] = EX_FLOAT(0x4B000000u | (v >> 8 * i & 255u)) - 8388736.0f; /* 2^23 + 128 + integer */
+            } else {
+                w2 v = *(SHM const w2 *)(stage + 2 * (32 * j + at.lane));
+                UNROLL
+                for (u32 i = 0; i < 4; i++)
+                    y[i] = half_value((i < 2 ? v.x : v.y) >> 16 * (i % 2) & 0xFFFFu);
+            }
             UNROLL
-            for (u32 i = 0; i < 4; i++)
-                o[h * 4 + i] = EX_FMA(wh, y[i], o[h * 4 + i]);
+            for (u32 h = 0; h < n; h++) {
+                float wh = q8 ? EX_FLOAT(x[h]) * d : EX_FLOAT(x[h]);
+                UNROLL
+                for (u32 i = 0; i < 4; i++)
+                    o[h * 4 + i] = EX_FMA(wh, y[i], o[h * 4 + i]);
+            }
         }
     }
 }
 
 /* How a chunk joins what came before it: o = o * a + chunk * b; o / l at the end. Lane h has query h's numbers. */
 struct prompt_join {
-    u32 first, last;        /* chunk of the row */
     float a, b, l, m;
 };
 
-KFN void prompt_count(THR struct prompt_join *j, float m, float l)
+KFN void prompt_count(THR struct prompt_join *j, u32 first, float m, float l)
 {
-    if (j->first) {
+    if (first) {
         j->m = m;
         j->l = l;
         return;
@@ -343,7 +345,8 @@ KFN void prompt_count(THR struct prompt_join *j, float m, float l)
     j->m = top;
 }
 
-KFN void prompt_put_o(struct at at, THR const struct prompt_join *j, THR const float *o, DEV float *att, u32 heads, u32 d_head, u32 d, const u32 n)
+KFN void prompt_put_o(struct at at, THR const struct prompt_join *j, u32 first, u32 last, THR const float *o, DEV float *att, u32 heads, u32 d_head,
+                      u32 d, const u32 n)
 {
     u32 four = d + 4 <= d_head && (d_head & 3) == 0;
     UNROLL
@@ -353,16 +356,16 @@ KFN void prompt_put_o(struct at at, THR const struct prompt_join *j, THR const f
         DEV float *to = att + h * d_head + d;
         if (h >= heads || d >= d_head)
             continue;
-        if (!j->first && four) {
+        if (!first && four) {
             w4 t = load16(to);
             x[0] = EX_FLOAT(t.x), x[1] = EX_FLOAT(t.y), x[2] = EX_FLOAT(t.z), x[3] = EX_FLOAT(t.w);
         }
         UNROLL
         for (u32 i = 0; i < 4; i++) {
-            if (!j->first && !four)
+            if (!first && !four)
                 x[i] = d + i < d_head ? to[i] : 0.0f;
-            x[i] = j->first ? o[h * 4 + i] : EX_FMA(x[i], a, o[h * 4 + i] * b);
-            x[i] = j->last ? ex_flush(div_rn(x[i], l)) : x[i];
+            x[i] = first ? o[h * 4 + i] : EX_FMA(x[i], a, o[h * 4 + i] * b);
+            x[i] = last ? ex_flush(div_rn(x[i], l)) : x[i];
             if (!four && d + i < d_head)
                 to[i] = x[i];
         }
@@ -386,20 +389,17 @@ KFN void prompt_find(struct at at, CON const struct attend_args *a, struct bufs 
     t->pos = row.z + at.simd;
     t->last = row.z + rows - 1;
     t->k = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, kv);
-    t->v = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, a->n_kv + kv);
 }
 
-KFN void prompt_chunk(struct at at, CON const struct attend_args *a, THR const struct prompt_tile *t, u32 chunk, THR struct prompt_fetch *f,
-                      THR u32 *turn, THR struct prompt_join *join, DEV float *att, THR const struct prompt_shm *s, const u32 n, const u32 q8)
+KFN void prompt_chunk(struct at at, CON const struct attend_args *a, struct bufs b, THR const struct prompt_tile *t, u32 chunk, THR struct prompt_fetch *f,
+                      THR u32 *turn, THR struct prompt_join *join, THR const struct prompt_shm *s, const u32 n, const u32 q8)
 {
     u32 n_seen = least_u32(t->last + 1 - chunk * GPU_CHUNK, GPU_CHUNK), n_stages = q8 ? a->d_head / 32 : (a->d_head + 15) / 16;
     u32 n_pos = t->heads && t->pos >= chunk * GPU_CHUNK ? least_u32(t->pos + 1 - chunk * GPU_CHUNK, GPU_CHUNK) : 0;
     u32 chunk_bytes = GPU_CHUNK / GPU_KV_PANEL * GPU_KV_PANEL_BYTES(a->d_head, q8), more = t->last >= (chunk + 1) * GPU_CHUNK;
-    DEV const u8 *k = t->k + (u64)chunk * chunk_bytes, *v = t->v + (u64)chunk * chunk_bytes;
+    DEV const u8 *k = t->k + (u64)chunk * chunk_bytes, *v = k + (u64)a->n_kv * a->head_bytes;
     u32 n_panels = (n_seen + 31) / 32, n_slices = (a->d_head + PROMPT_SLICE - 1) / PROMPT_SLICE;
     float acc[64], m = 0.0f, l = 0.0f;
-    join->first = chunk == 0;
-    join->last = t->pos < (chunk + 1) * GPU_CHUNK;
     UNROLL
     for (u32 i = 0; i < (q8 ? 64 : 8 * n); i++)
         acc[i] = 0.0f;
@@ -429,7 +429,7 @@ KFN void prompt_chunk(struct at at, CON const struct attend_args *a, THR const s
             prompt_weights_q8(at, acc, a->scale, n_pos, &m, &l, s->w, n);
         else
             prompt_weights(at, acc, a->scale, n_pos, &m, &l, s->w, n);
-        prompt_count(join, m, l);
+        prompt_count(join, chunk == 0, m, l);
     }
     for (u32 slice = 0; slice < n_slices; slice++) {
         float o[32];
@@ -451,7 +451,9 @@ KFN void prompt_chunk(struct at at, CON const struct attend_args *a, THR const s
                 prompt_add(at, o, stage, scale, (SHM const u32 *)s->w + 32 * c * n, n, q8);
         }
         if (n_pos)
-            prompt_put_o(at, join, o, att, t->heads, a->d_head, slice * PROMPT_SLICE + 4 * at.lane, n);
+            prompt_put_o(at, join, chunk == 0, t->pos < (chunk + 1) * GPU_CHUNK, o,
+                         (DEV float *)b.p[4] + (u64)t->row * a->att_stride + t->head * a->d_head, t->heads, a->d_head,
+                         slice * PROMPT_SLICE + 4 * at.lane, n);
     }
 }
 
@@ -464,11 +466,10 @@ KFN void prompt_tiles(struct at at, CON const struct attend_args *a, struct bufs
     for (u32 u = at.group; u < units; u += at.n_groups) {
         struct prompt_tile t;
         struct prompt_fetch f;
-        struct prompt_join join = {0, 0, 0.0f, 0.0f, 0.0f, 0.0f};
+        struct prompt_join join = {0.0f, 0.0f, 0.0f, 0.0f};
         u32 piece, sub, tile = split_u32(u, pieces, &piece), kv = split_u32(piece, n_sub, &sub);
         prompt_find(at, a, b, tile, kv, sub, share, &t);
         DEV const float *q = (DEV const float *)b.p[1] + (u64)t.row * a->q_stride + t.head * a->d_head;
-        DEV float *att = (DEV float *)b.p[4] + (u64)t.row * a->att_stride + t.head * a->d_head;
         prompt_fetch_k(at, a, t.k, 0, least_u32(t.last + 1, GPU_CHUNK), q8, &f);
         SIMD_BARRIER(at); /* the queries of the tile before have been used */
         if (q8)
@@ -477,7 +478,7 @@ KFN void prompt_tiles(struct at at, CON const struct attend_args *a, struct bufs
             prompt_put_q(at, a, &t, q, n, &s);
         SIMD_BARRIER(at);
         for (u32 chunk = 0; chunk * GPU_CHUNK <= t.last; chunk++)
-            prompt_chunk(at, a, &t, chunk, &f, &turn, &join, att, &s, n, q8);
+            prompt_chunk(at, a, b, &t, chunk, &f, &turn, &join, &s, n, q8);
     }
 }
 
