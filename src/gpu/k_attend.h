@@ -466,14 +466,23 @@ KFN void attend_put(struct at at, CON const struct attend_args *a, struct bufs b
 
 /* ---- the kernel, for each number of heads in an item ---- */
 
-KFN void attend_find(CON const struct attend_args *a, struct bufs b, u32 item, u32 heads_at, const u32 n, const u32 q8, THR struct attend_item *it)
+/* What a kernel of one row and one chunk needs, read at once and not one after another: a wait for memory each. */
+struct attend_first {
+    u32 n_items, word;      /* item 0 */
+    w4 row;                 /* row 0 */
+};
+
+KFN void attend_find(CON const struct attend_args *a, struct bufs b, THR const struct attend_first *first, u32 item, u32 heads_at, const u32 n,
+                     const u32 q8, THR struct attend_item *it)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
-    u32 word = in[a->items_at + item], rest, share = split_u32(a->n_heads, a->n_kv, &rest), chunk = word >> 16;
+    u32 word = item ? in[a->items_at + item] : first->word, rest, share = split_u32(a->n_heads, a->n_kv, &rest), chunk = word >> 16;
     it->row = word & 0xFFFFu;
     it->item = item;
     it->head = heads_at * n;
-    w4 row = load16(in + a->rows_at + 4 * it->row);
+    w4 row = first->row;
+    if (it->row)
+        row = load16(in + a->rows_at + 4 * it->row);
     u32 kv = split_u32(it->head, share, &rest), seen = row.z + 1 - chunk * GPU_CHUNK;
     u64 at = (u64)chunk * (GPU_CHUNK / GPU_KV_PANEL) * GPU_KV_PANEL_BYTES(a->d_head, q8);
     it->n_pos = least_u32(seen, GPU_CHUNK);
@@ -482,11 +491,10 @@ KFN void attend_find(CON const struct attend_args *a, struct bufs b, u32 item, u
     it->v = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, a->n_kv + kv) + at;
 }
 
-KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm, const u32 n, const u32 q8)
+KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm, THR const struct attend_first *first, const u32 n, const u32 q8)
 {
-    DEV const u32 *in = (DEV const u32 *)b.p[0];
     const u32 heads = n < 2 ? 1 : 2, each = n / heads;
-    u32 rest, pieces = split_u32(a->n_heads, n, &rest), units = in[IN_ITEMS + a->which] * pieces, widest = a->d_head <= 64 ? 6 : 7;
+    u32 rest, pieces = split_u32(a->n_heads, n, &rest), units = first->n_items * pieces, widest = a->d_head <= 64 ? 6 : 7;
     u32 parts = 2 * units > at.n_groups ? 0 : 4 * units > at.n_groups ? 1 : 2; /* log2 of the groups that share an item's dimensions */
     parts = parts > widest - 5 ? widest - 5 : parts;
     u32 m = GPU_SIMDS * heads / n, panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), d_pad = (a->d_head + 7u) & ~7u;
@@ -499,7 +507,7 @@ KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs
         w4 k[ATT_KEYS], x[ATT_FETCH];
         float acc[8], o[8];
         u32 piece, item = split_u32(u >> parts, pieces, &piece), n_panels;
-        attend_find(a, b, item, piece, n, q8, &it);
+        attend_find(a, b, first, item, piece, n, q8, &it);
         n_panels = (it.n_pos + 31) / 32;
         c.pos = ATT_STAGE >> (c.log2 + (q8 ? 0 : 1));
         c.n_pos = it.n_pos;
@@ -533,26 +541,27 @@ KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs
 KFN void k_attend(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
+    struct attend_first first = {in[IN_ITEMS + a->which], in[a->items_at], load16(in + a->rows_at)};
     u32 n = in[IN_HEADS + a->which];
     if (a->kv_q8) {
         if (n == 1)
-            attend_items(at, a, b, shm, 1, 1);
+            attend_items(at, a, b, shm, &first, 1, 1);
         else if (n == 2)
-            attend_items(at, a, b, shm, 2, 1);
+            attend_items(at, a, b, shm, &first, 2, 1);
         else if (n == 4)
-            attend_items(at, a, b, shm, 4, 1);
+            attend_items(at, a, b, shm, &first, 4, 1);
         else
-            attend_items(at, a, b, shm, 8, 1);
+            attend_items(at, a, b, shm, &first, 8, 1);
         return;
     }
     if (n == 1)
-        attend_items(at, a, b, shm, 1, 0);
+        attend_items(at, a, b, shm, &first, 1, 0);
     else if (n == 2)
-        attend_items(at, a, b, shm, 2, 0);
+        attend_items(at, a, b, shm, &first, 2, 0);
     else if (n == 4)
-        attend_items(at, a, b, shm, 4, 0);
+        attend_items(at, a, b, shm, &first, 4, 0);
     else
-        attend_items(at, a, b, shm, 8, 0);
+        attend_items(at, a, b, shm, &first, 8, 0);
 }
 
 /* ---- chunks joined ----
