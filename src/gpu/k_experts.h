@@ -178,8 +178,8 @@ KFN void experts_few(struct at at, const u32 n8, THR const struct experts_shape 
         experts_tile_of(s, unit, &t, &first_panel);
         panel = first_panel;
         mine_t = t;
-        n_units = s->split ? 1u : least_u32(GPU_SIMDS, to - unit);
-        n_units = r->all ? n_units : least_u32(n_units, s->units - first_panel); /* split: 1; else width is 1 */
+        n_units = s->split ? 1u : least_u32(GPU_SIMDS, to - unit); /* not split: a unit is one panel */
+        n_units = s->split || r->all ? n_units : least_u32(n_units, s->units - first_panel);
         if (!r->all && t.first != done) { /* a tile is known by its first pair */
             if (!s->split && done != ~0u)
                 BARRIER(at);
@@ -332,7 +332,7 @@ KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct
         else
             stage_act(stage, n_pairs, c, s->n_pad, r->act + (u64)c * (GPU_ACT_BYTES(r->n_in) / 4u), at.lane, 32u);
     }
-    BARRIER(at);
+    SIMD_BARRIER(at); /* a SIMD group reads the columns that it staged itself */
     NO_UNROLL
     for (u32 p = from; p < to; p++) {
         NO_UNROLL
