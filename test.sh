@@ -66,6 +66,7 @@ release_programs() {
         esac
     done
     if [ "$what" = all ]; then
+        echo "cuda sh tests/test_cuda.sh build/release" # where there is nvcc: minutes
         [ -f tests/synthetic.sh ] && echo "synthetic sh tests/synthetic.sh build/release/plainsong"
         for part in clients raw company; do
             echo "serve-$part sh tests/serve/run.sh build/release/plainsong $part"

@@ -3,8 +3,7 @@
  *
  * A program is a list of launches, run in one of three ways (PLAINSONG_CUDA_MODE):
  *   graph  the launches as a CUDA graph, handed over by one call between the copies of inputs and outputs. The default
- *   walk   one kernel that walks the list with grid barriers (cuda_walk.cu), in a graph with inputs and outputs; on
- *          Hopper, for steps of few rows; else a graph
+ *   walk   one kernel that walks the list with grid barriers (cuda_walk.cu): on Hopper, for steps of few rows; else a graph
  *   plain  launches one by one; always so for programs prepared one_by_one
  * behind a comma: pdl   kernels may be placed before the one before them has ended (graph, plain)
  *                 ahead the walk fetches a launch's weights into L2 while the one before it ends
@@ -22,6 +21,16 @@
 
 enum { STAGE_BYTES = 16 << 20, STAGES = 2, PINNED_LEAST = 1 << 16 };
 #define WAIT_LIMIT_S 60.0 /* a step takes a second at most; a kernel that never ends must not hang the server */
+
+static const void *cuda_entry(enum gpu_kernel kernel)
+{
+    static const void *(*const PARTS[CUDA_PARTS])(enum gpu_kernel) = {cuda_entry_0, cuda_entry_1, cuda_entry_2,
+                                                                      cuda_entry_3, cuda_entry_4, cuda_entry_5};
+    const void *found = NULL;
+    for (u32 i = 0; i < CUDA_PARTS && !found; i++)
+        found = PARTS[i](kernel);
+    return found;
+}
 
 enum mode { MODE_GRAPH, MODE_WALK, MODE_PLAIN };
 

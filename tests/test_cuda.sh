@@ -1,0 +1,94 @@
+#!/bin/sh
+# The CUDA plug-in as far as a machine without a GPU shows it: that it builds, what it links, how it is found, and what is said when it, its
+# driver or its GPU is not there. Where nvcc is absent it is not built, and what needs it is skipped.
+#   sh tests/test_cuda.sh BUILD_DIR         (build/release) from the tree's root
+# Prints "ok NAME" or "not ok NAME: why".
+set -u
+build=$1
+plugin=$build/libplainsong-cuda.so
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 1' INT TERM
+failed=0
+
+# holds NAME COMMAND...
+holds() {
+    name=$1
+    shift
+    if "$@" >"$tmp/said" 2>&1; then
+        echo "ok $name"
+    else
+        cat "$tmp/said"
+        echo "not ok $name"
+        failed=1
+    fi
+}
+
+# refused WORDS COMMAND...: ends with status 1 and one line on stderr that has the words, nothing on stdout
+refused() {
+    words=$1
+    shift
+    "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    status=$?
+    [ $status -eq 1 ] && [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -qF -e "$words" "$tmp/err" && return
+    echo "status $status, expected 1 and: $words"
+    head -n 5 "$tmp/out" "$tmp/err"
+    return 1
+}
+run_cuda() { # PROGRAM
+    "$1" run -m models/plainsong-tiny-q4_0.gguf -p hi -n 2 --device cuda
+}
+
+links_no_cuda() { # FILE
+    ! readelf -d "$1" | grep NEEDED | grep -iE 'cuda|cublas|cudnn|nvidia|nvrtc'
+}
+for file in plainsong libplainsong.so; do
+    holds "$file links no CUDA" links_no_cuda "$build/$file"
+done
+
+# ---- where it is looked for: a copy of the program alone, without the plug-in beside it
+
+mkdir -p "$tmp/p/bin" "$tmp/p/lib"
+cp "$build/plainsong" "$tmp/p/bin/"
+unset PLAINSONG_CUDA
+holds "not built: one line says so, and what builds it" refused "make cuda" run_cuda "$tmp/p/bin/plainsong"
+PLAINSONG_CUDA=$tmp/none.so
+export PLAINSONG_CUDA
+holds "PLAINSONG_CUDA names no file" refused "no such file" run_cuda "$tmp/p/bin/plainsong"
+echo "not a library" >"$tmp/text.so"
+PLAINSONG_CUDA=$tmp/text.so
+holds "PLAINSONG_CUDA names another file" refused "text.so" run_cuda "$tmp/p/bin/plainsong"
+echo 'int nothing;' | cc -shared -x c -o "$tmp/other.so" -
+PLAINSONG_CUDA=$tmp/other.so
+holds "a library that is not ours" refused "not plainsong's" run_cuda "$tmp/p/bin/plainsong"
+echo 'const unsigned plainsong_cuda_abi = 1; const void *plainsong_cuda_backend(void); const void *plainsong_cuda_backend(void) { return 0; }' |
+    cc -shared -fPIC -x c -o "$tmp/p/lib/libplainsong-cuda.so" -
+unset PLAINSONG_CUDA
+holds "found in lib beside bin; another version is refused" refused "of another version" run_cuda "$tmp/p/bin/plainsong"
+called_by_name() {
+    (PATH=$tmp/p/bin:$PATH && export PATH && run_cuda plainsong)
+}
+holds "found by a program that was called by its name" refused "of another version" called_by_name
+
+# ---- the plug-in itself
+
+if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+    echo "skipped the plug-in itself: there is no nvcc"
+    exit $failed
+fi
+holds "make cuda" make -s -j2 WERROR=1 CC=gcc B="$build" cuda
+links_c_only() {
+    ! readelf -d "$plugin" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libdl|librt|libpthread|ld-linux[-_a-z0-9]*)[.]so'
+}
+holds "the plug-in links neither cuBLAS nor cuDNN, nor anything but the C library" links_c_only
+two_symbols() {
+    nm -D --defined-only "$plugin" | awk '{ print $3 }' | LC_ALL=C sort >"$tmp/symbols"
+    printf 'plainsong_cuda_abi\nplainsong_cuda_backend\n' | diff - "$tmp/symbols"
+}
+holds "the plug-in shows two symbols" two_symbols
+if nvidia-smi -L 2>/dev/null | grep -q GPU; then
+    echo "skipped no GPU: this machine has one"
+else
+    holds "no GPU: one line says so" refused "--device cuda: " run_cuda "$build/plainsong"
+fi
+exit $failed
