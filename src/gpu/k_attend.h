@@ -238,7 +238,7 @@ KFN void attend_scores(struct at at, CON const struct attend_args *a, THR const 
 
 /* ---- weights ---- */
 
-/* A thread's scores become weights in shared memory; 0 where the row does not see. */
+/* A thread's scores become weights in shared memory; 0 where the row does not see. A barrier comes before they are read. */
 KFN void attend_weights(struct at at, THR const struct attend_item *it, THR const struct attend_place *at_s, THR float *acc,
                         THR const struct attend_shm *s, const u32 n)
 {
@@ -268,7 +268,6 @@ KFN void attend_weights(struct at at, THR const struct attend_item *it, THR cons
             s->w[(at_s->head + h) * ATT_BANK + j] = attend_weight(acc[h * each + p] - m);
         }
     }
-    BARRIER(at);
 }
 
 /* l of one head: weight j joins sum j % 32. Weights not seen are +0 and change nothing. */
@@ -530,6 +529,8 @@ KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs
         for (u32 put = 1; c.d0 < a->d_head; c.d0 += 1u << widest, put = 0) {
             if (!put)
                 attend_fetch_v(at, x, a, it.v, &c, 0, q8);
+            if (q8 && put)
+                BARRIER(at);
             if (q8)
                 attend_scale_w(at, a, it.v, &c, &s, n);
             attend_values(at, a, &it, &c, x, put, o, &s, n, q8);
