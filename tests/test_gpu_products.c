@@ -1,12 +1,16 @@
 /* Products on the GPU, by the emulator, against the scalar reference on the CPU. Every buffer of a launch lies before
  * an unmapped page and is compared as a whole: inputs, rows that are not the step's and columns past n_out keep what
- * they held. `build/release/tests/test_gpu_products 'experts_*'` runs some of them. */
+ * they held. `build/release/tests/test_gpu_products 'experts_*'` runs some of them; `... barriers` looks for barriers that
+ * could be left out, which takes a minute or more and is no part of the rest. */
 #include "file_blocks.h"
 
 #include "device/dev_gpu.h"
 #include "gpu/emu.h"
 #include "gpu/layout.h"
 #include "kernel/pack.h"
+
+#include <signal.h>
+#include <sys/wait.h>
 
 #define POISON 0x7FA5A5A5u /* a signalling NaN: what was not written is not there to be read */
 
@@ -23,6 +27,7 @@ static const u32 ROWS[] = {1, 2, 3, 7, 8, 9, 16, 31, 33, 64, 70};
 static const u32 GROUPS[] = {1, 2, 3, 5};
 
 static struct emu *emu;
+static u32 no_barrier[2]; /* file and line of one that is left out; then the first difference ends the program */
 
 /* ---- one launch ---- */
 
@@ -109,6 +114,16 @@ static bool same(const struct scene *s, u32 slot, u64 i)
     return a == w || (s->floats[slot] && w != POISON && isnan(EX_FLOAT(a)) && isnan(EX_FLOAT(w)));
 }
 
+static void differs(const struct scene *s, u32 slot, u64 i, u64 seed)
+{
+    u32 is = s->at[slot][i], want = s->want[slot][i];
+    if (no_barrier[0])
+        _exit(1);
+    fail_msg("%s, %u rows, %u groups, seed %llu: buffer %u row %llu word %llu is %08x (%g), expected %08x (%g)",
+             s->what, s->rows, s->n_groups, (unsigned long long)seed, slot, (unsigned long long)(i / s->stride[slot]),
+             (unsigned long long)(i % s->stride[slot]), is, (double)EX_FLOAT(is), want, (double)EX_FLOAT(want));
+}
+
 static void launch(struct scene *s, enum gpu_kernel kernel)
 {
     struct bufs b;
@@ -117,18 +132,17 @@ static void launch(struct scene *s, enum gpu_kernel kernel)
     for (u32 i = 0; i < GPU_BUFS; i++)
         b.p[i] = s->at[i];
     s->n_groups = GROUPS[check_below(COUNT(GROUPS))];
-    emu_set(emu, &(struct emu_opts){.n_threads = 1, .seed = seed, .poison = true});
-    if (emu_launch(emu, kernel, &s->args, &b, s->n_groups, gpu_shm_bytes(kernel, &s->args), &err))
+    emu_set(emu, &(struct emu_opts){
+                     .n_threads = 1, .seed = seed, .poison = true, .no_file = no_barrier[0], .no_line = no_barrier[1]});
+    if (emu_launch(emu, kernel, &s->args, &b, s->n_groups, gpu_shm_bytes(kernel, &s->args), &err)) {
+        if (no_barrier[0])
+            _exit(1);
         fail_msg("%s, %u groups, seed %llu: %s", s->what, s->n_groups, (unsigned long long)seed, err.text);
+    }
     for (u32 slot = 0; slot < GPU_BUFS; slot++)
         for (u64 i = 0; i < s->words[slot]; i++)
             if (!same(s, slot, i))
-                fail_msg(
-                    "%s, %u rows, %u groups, seed %llu: buffer %u row %llu word %llu is %08x (%g), expected %08x (%g)",
-                    s->what, s->rows, s->n_groups, (unsigned long long)seed, slot,
-                    (unsigned long long)(i / s->stride[slot]), (unsigned long long)(i % s->stride[slot]),
-                    s->at[slot][i], (double)EX_FLOAT(s->at[slot][i]), s->want[slot][i],
-                    (double)EX_FLOAT(s->want[slot][i]));
+                differs(s, slot, i, seed);
     for (u32 i = 0; i < GPU_BUFS; i++)
         if (s->at[i]) {
             unguard(&s->mem[i]);
@@ -242,14 +256,16 @@ static void multiply(const struct matrices *w, u32 matrix, const struct act *x, 
 
 /* ---- what to try ---- */
 
+static u32 only_in, only_out; /* 0: any */
+
 static u32 any_out(void)
 {
-    return N_OUT[check_below(COUNT(N_OUT))];
+    return only_out ? only_out : N_OUT[check_below(COUNT(N_OUT))];
 }
 
 static u32 any_in(u32 type)
 {
-    return N_IN[check_below(dtype_info(type)->block_elems == 256 ? N_WHOLE : COUNT(N_IN))];
+    return only_in ? only_in : N_IN[check_below(dtype_info(type)->block_elems == 256 ? N_WHOLE : COUNT(N_IN))];
 }
 
 /* A quantised type that rows of n_in can have. */
@@ -258,12 +274,14 @@ static u32 any_type(u32 n_in)
     return TYPES[check_below(n_in % GPU_SEG ? N_32 : N_QUANT)];
 }
 
-/* As many rows of so many weights each as take some 50 ms at most. */
+/* As many rows of so many weights each as take some 100 ms at most. */
+static u64 budget = 1 << 20;
+
 static u32 any_rows(u32 most, u64 weights)
 {
     for (;;) {
         u32 r = ROWS[check_below(COUNT(ROWS))];
-        if (r <= most && (r == 1 || r * weights <= 1u << 20))
+        if (r <= most && (r == 1 || r * weights <= budget))
             return r;
     }
 }
@@ -710,6 +728,77 @@ static void product_float_multiplies_experts(void **state)
             try_float_experts(TYPES[t]);
 }
 
+/* ---- barriers ---- */
+
+static void one_of_each(void)
+{
+    static const char *const NAME = "one of each";
+    u32 type = TYPES[check_below(N_QUANT)], rows = check_below(2) ? 70 : 8;
+    try_product(GK_product_1, NAME, SRC_ACT, type, rows);
+    try_product(GK_product_1, NAME, SRC_FLOAT, type, 8);
+    try_product(GK_product_1, NAME, SRC_NORM, type, 8);
+    try_product(GK_product_2, NAME, SRC_ACT, type, rows);
+    try_product(GK_product_4, NAME, SRC_ACT, type, rows);
+    try_product(GK_product_many, NAME, SRC_ACT, type, rows);
+    try_product(GK_product_float, NAME, SRC_NORM, TYPES[N_QUANT + check_below(3)], 8);
+    try_product(GK_product_float, NAME, SRC_FLOAT, TYPES[N_QUANT + check_below(3)], rows);
+    try_float_experts(TYPES[N_QUANT + check_below(3)]);
+    if (check_below(2)) { /* long rows and several pairs of panels: act rows come with them */
+        only_in = 2048;
+        only_out = 128;
+    }
+    try_experts_in(GK_experts_in_1, NAME, type, 8);
+    try_experts_in(GK_experts_in_2, NAME, type, 16);
+    only_in = only_out = 0;
+    try_experts_in(GK_experts_in_many, NAME, type, 32);
+    try_experts_out(GK_experts_out_1, NAME, type, 8, check_below(2) ? SRC_ACT : SRC_FLOAT, false);
+    try_experts_out(GK_experts_out_1, NAME, type, 8, check_below(2) ? SRC_ACT : SRC_FLOAT, true);
+    try_experts_out(GK_experts_out_2, NAME, type, 16, SRC_ACT, false);
+    try_experts_out(GK_experts_out_many, NAME, type, 32, SRC_ACT, false);
+}
+
+static void harmed(int signal_number)
+{
+    (void)signal_number;
+    _exit(1);
+}
+
+/* Without any one of their barriers the kernels give something else, in some launch at least: it is looked for in a process
+ * of its own, which may come to harm by it. */
+static void every_barrier_is_needed(void **state)
+{
+    (void)state;
+    enum { MOST = 256, ROUNDS = 40 };
+    static u32 barriers[MOST][2];
+    check_seed(130);
+    budget = 1 << 18;
+    for (u32 i = 0; i < 6; i++)
+        one_of_each();
+    u32 n = emu_barriers(emu, barriers, MOST), needless = 0;
+    assert_in_range(n, 10, MOST);
+    for (u32 i = 0; i < n; i++) {
+        int status = 0;
+        fflush(NULL);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            static const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+            for (u32 k = 0; k < COUNT(SIGNALS); k++)
+                signal(SIGNALS[k], harmed);
+            memcpy(no_barrier, barriers[i], sizeof no_barrier);
+            for (u32 round = 0; round < ROUNDS; round++)
+                one_of_each();
+            _exit(0);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+            print_message("the barrier of file %u, line %u can be left out\n", barriers[i][0], barriers[i][1]);
+            needless++;
+        }
+    }
+    assert_int_equal(needless, 0);
+}
+
 static int open_emu(void **state)
 {
     (void)state;
@@ -734,6 +823,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(experts_in_many_multiplies), cmocka_unit_test(experts_out_1_multiplies),
         cmocka_unit_test(experts_out_2_multiplies),   cmocka_unit_test(experts_out_many_multiplies),
     };
+    const struct CMUnitTest on_request[] = {cmocka_unit_test(every_barrier_is_needed)};
+    if (argc > 1 && !strcmp(argv[1], "barriers"))
+        return cmocka_run_group_tests(on_request, open_emu, close_emu);
     if (argc > 1) /* a test's name, or a pattern of names */
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, open_emu, close_emu);
