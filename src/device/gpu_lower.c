@@ -221,7 +221,6 @@ static void float_product(struct lower *l, const u32 *mats, u32 n)
     struct gpu_buf in = buf(l, l->op->in);
     fill_product(l, k, &k->args.float_.p, mats, n);
     k->args.float_.rows = l->rows;
-    k->args.float_.rows = l->rows;
     if (!l->norm) {
         k->args.float_.p.source = SRC_FLOAT;
         k->args.float_.p.x_stride = in.stride;
