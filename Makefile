@@ -132,7 +132,10 @@ CUDA := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_HOPPER := -gencode arch=compute_90a,code=sm_90a
 CUDA_GENERIC := -gencode arch=compute_80,code=compute_80
 NVCC_FLAGS := -std=c++17 -O3 -fmad=false -Isrc -Xcompiler -fPIC,-fvisibility=hidden,-fno-threadsafe-statics,-fno-exceptions
-$(B)/cuda/cuda_entry.obj: NVCC_FOR := --threads 2 $(CUDA_HOPPER) $(CUDA_GENERIC)
+CUDA_PARTS := 0 1 2 3 4 5
+$(CUDA_PARTS:%=$(B)/cuda/cuda_entry_%.obj): $(B)/cuda/cuda_entry_%.obj: src/device/cuda_entry.cu src/device/cuda_entry.h $(wildcard src/gpu/*.h) src/base/exact.h Makefile
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -DCUDA_PART=$* $(CUDA_HOPPER) $(CUDA_GENERIC) $(NVCCFLAGS) -c -o $@ $<
 $(B)/cuda/cuda_walk.obj: NVCC_FOR := $(CUDA_HOPPER)
 $(B)/cuda/%.obj: src/device/%.cu src/device/cuda_entry.h $(wildcard src/gpu/*.h) src/base/exact.h Makefile
 	@mkdir -p $(@D)
@@ -140,7 +143,7 @@ $(B)/cuda/%.obj: src/device/%.cu src/device/cuda_entry.h $(wildcard src/gpu/*.h)
 $(B)/cuda/cuda_plugin.obj: $(CUDA_C) $(B)/gen/gpu_abi.h Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) -isystem $(CUDA)/include -include $(B)/gen/gpu_abi.h -MMD -MP -MF $(@:.obj=.d) -c $< -o $@
-$(B)/libplainsong-cuda.so: $(addprefix $(B)/cuda/cuda_,entry.obj walk.obj plugin.obj) $(B)/base/base.o
+$(B)/libplainsong-cuda.so: $(CUDA_PARTS:%=$(B)/cuda/cuda_entry_%.obj) $(addprefix $(B)/cuda/cuda_,walk.obj plugin.obj) $(B)/base/base.o
 	$(CC) -shared -Wl,-soname,$(@F) -Wl,--exclude-libs,ALL -Wl,--no-undefined -Wl,--as-needed $(LDFLAGS) -o $@ $^ \
 	-L$(CUDA)/lib64 -lcudart_static -ldl -lrt -lm -pthread
 ifneq ($(NVCC),)

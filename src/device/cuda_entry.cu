@@ -1,6 +1,18 @@
-/* The GPU kernels as nvcc's: an entry for each. See cuda_entry.h. Arithmetic is in src/gpu alone. */
+/* The GPU kernels as nvcc's: an entry for each. See cuda_entry.h. Arithmetic is in src/gpu alone.
+ *
+ * Compiled once for each CUDA_PART, a share of the kernels: side by side, and all together in a quarter of the time that one file takes. */
 #include "device/cuda_entry.h"
 #include "gpu/kernels.h"
+
+#define PART_OF(kernel)                                                                                                     \
+    ((kernel) == GK_prompt ? 1                                                                                              \
+     : (kernel) == GK_attend || (kernel) == GK_join ? 2                                                                     \
+     : (kernel) == GK_product_1 || (kernel) == GK_product_2 || (kernel) == GK_product_4 ? 3                                 \
+     : (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 ? 4 \
+     : (kernel) == GK_product_many || (kernel) == GK_experts_in_many || (kernel) == GK_experts_out_many ? 5                  \
+                                                                                                        : 0)
+#define NAME_OF_2(part) cuda_entry_##part
+#define NAME_OF(part) NAME_OF_2(part)
 
 /* Programmatic dependent launch: this kernel may be placed on an SM while the one before it still runs. It touches nothing until that one
  * has ended, whole and visible, and lets the next be placed. Without the launch attribute both are nothing. As every kernel waits for
@@ -14,9 +26,11 @@ KFN void in_turn(void)
 }
 
 #define X(name, type)                                                                                                       \
-    static __global__ void __launch_bounds__(GPU_THREADS)                                                                   \
+    static __global__ void __launch_bounds__(GPU_THREADS, PART_OF(GK_##name) == 1 ? 1 : 2)                                                                   \
         e_##name(const __grid_constant__ union gpu_args args, const __grid_constant__ struct bufs bufs)                    \
     {                                                                                                                       \
+        if (PART_OF(GK_##name) != CUDA_PART)                                                                                \
+            return;                                                                                                         \
         extern __shared__ __align__(16) u32 shm[];                                                                          \
         struct ring ring;                                                                                                   \
         struct at at = cuda_at(&ring);                                                                                      \
@@ -28,12 +42,12 @@ KFN void in_turn(void)
 GPU_KERNELS(X)
 #undef X
 
-const void *cuda_entry(enum gpu_kernel kernel)
+const void *NAME_OF(CUDA_PART)(enum gpu_kernel kernel)
 {
     static const void *const ENTRY[GK_COUNT] = {
 #define X(name, type) (const void *)e_##name,
         GPU_KERNELS(X)
 #undef X
     };
-    return ENTRY[kernel];
+    return PART_OF(kernel) == CUDA_PART ? ENTRY[kernel] : NULL;
 }
