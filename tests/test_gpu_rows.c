@@ -206,7 +206,7 @@ static void norm_of(u32 n)
         act_rows(act.want, y, n, h_stride, rows);
     union gpu_args a = {.norm_ = {.which = which, .n = n, .x_stride = stride, .h_stride = h_stride, .has_norm = has_norm,
                                   .write_h = write_h, .write_act = write_act, .ranks = ranks, .eps = eps}};
-    launch(GK_norm, &a, (struct bufs){{in.got, x.got, w.got, h.got, act.got}}, GPU_SHM_NONE);
+    launch(GK_norm, &a, (struct bufs){{in.got, x.got, w.got, h.got, act.got}}, GPU_SHM_NORM(n));
     area_same("norm", &h);
     area_same("act of norm", &act);
     area_same("x of norm", &x);
@@ -651,7 +651,7 @@ static void best_tokens_are_picked(void **state)
 
 /* ---- barriers ---- */
 
-enum { ROUTE_FILE = 2, PICK_FILE = 11, SEEDS = 60 }; /* KERNEL_FILE of k_route.h and k_pick.h */
+enum { ROWS_FILE = 1, ROUTE_FILE = 2, PICK_FILE = 11, SEEDS = 60 }; /* KERNEL_FILE of k_rows.h, k_route.h and k_pick.h */
 
 static struct emu_opts without; /* the barrier that is left out, and the seed */
 
@@ -692,8 +692,31 @@ static bool picks_differ(enum gpu_kernel k, u32 rows, u32 n_vocab, u32 kind)
     return differ;
 }
 
+static bool norms_differ(void)
+{
+    enum { N = 544, ROWS = 5 };
+    struct area in = inputs_of(ROWS, 0), x = area_of(ROWS * N), w = area_of(N), h = area_of(ROWS * N), act = area_of(1);
+    area_floats(&w, 0, N, check_plain);
+    area_floats(&x, 0, ROWS * N, check_plain);
+    for (u32 r = 0; r < ROWS; r++) {
+        float y[N];
+        kernels_scalar.rmsnorm(y, floats(x.got + r * N), floats(w.got), N, 1e-6f);
+        memcpy(h.want + r * N, y, sizeof y);
+    }
+    union gpu_args a = {.norm_ = {.n = N, .x_stride = N, .h_stride = N, .has_norm = 1, .write_h = 1, .ranks = 1, .eps = 1e-6f}};
+    bool differ = launch_differs(GK_norm, &a, (struct bufs){{in.got, x.got, w.got, h.got, act.got}}, GPU_SHM_NORM(N), &h);
+    area_free(&in);
+    area_free(&x);
+    area_free(&w);
+    area_free(&h);
+    area_free(&act);
+    return differ;
+}
+
 static bool any_differs(u32 file)
 {
+    if (file == ROWS_FILE)
+        return norms_differ();
     return file == ROUTE_FILE ? routes_differ(GK_route_group, 3) || routes_differ(GK_group, 40)
                               : picks_differ(GK_pick, 1, 33000, LIKE_CHANCE) || picks_differ(GK_pick, 1, 12000, FEW_TIES) ||
                                     picks_differ(GK_pick, 2, 600, NOT_FINITE) || picks_differ(GK_pick_join, 3, 3000, NOT_FINITE);
@@ -727,7 +750,7 @@ static void every_barrier_is_needed(void **state)
     u32 at[256][2], n = emu_barriers(emu, at, COUNT(at)), seen = 0;
     check_seed(10);
     without = (struct emu_opts){.n_threads = 1, .poison = true};
-    assert_false(any_differs(ROUTE_FILE) || any_differs(PICK_FILE));
+    assert_false(any_differs(ROWS_FILE) || any_differs(ROUTE_FILE) || any_differs(PICK_FILE));
     for (u32 i = 0; i < n; i++, seen++) {
         without.no_file = at[i][0];
         without.no_line = at[i][1];

@@ -89,7 +89,8 @@ static void norm_launch(struct lower *l, const struct gpu_buf *from, u32 n, i32 
     k->args.norm_ = (struct norm_args){.which = l->table, .n = n, .x_stride = from->stride, .h_stride = to->stride,
                                        .has_norm = norm != PLAN_NONE, .write_h = write_h, .write_act = write_act, .ranks = from->ranks,
                                        .eps = l->g->dev.plan->hp.eps};
-    k->n_groups = at_most(l, (u64)l->rows * from->ranks);
+    u64 rows = (u64)l->rows * from->ranks; /* with a norm a group takes a row, else a SIMD group 128 elements */
+    k->n_groups = at_most(l, norm != PLAN_NONE ? rows : (rows * ((n + 127) / 128) + GPU_SIMDS - 1) / GPU_SIMDS);
     k->bufs[1] = from->x;
     k->bufs[2] = weight(l, norm);
     if (write_h)

@@ -171,58 +171,85 @@ KFN void k_embed(struct at at, CON const struct embed_args *a, struct bufs b, SH
 
 /* ---- norm and rule 1 ---- */
 
-/* 1 / sqrt(mean of squares + eps) of a row (rule 6), in every lane of a SIMD group. 16 loads are on their way before the first is
- * used; what lies past the end joins as 0, and fma(0, 0, s) is s. */
-KFN float norm_scale(struct at at, DEV const float *x, u32 n, float eps)
+/* Four elements of a row from i on, normalised or as they are, to where they are wanted. All 32 lanes call. */
+KFN void norm_put(struct at at, CON const struct norm_args *a, struct bufs b, u32 row, u32 i, THR float *v, bool act)
 {
-    float s = 0.0f;
-    for (u32 i0 = 0; i0 < n; i0 += 512u) {
-        float v[16];
+    u32 n = a->n;
+    if (a->write_h)
+        row_put((DEV float *)b.p[3] + (u64)row * a->h_stride, i, n, v);
+    if (act) {
         UNROLL
-        for (u32 k = 0; k < 16; k++) {
-            u32 i = i0 + 32u * k + at.lane;
-            v[k] = i < n ? x[i] : 0.0f;
-        }
-        UNROLL
-        for (u32 k = 0; k < 16; k++) {
-            float f = ex_flush(v[k]);
-            s = EX_FMA(f, f, s);
-        }
+        for (u32 k = 0; k < 4; k++)
+            v[k] = i + k < n ? v[k] : 0.0f; /* an infinite scale would make NaN of the filling */
+        act_put_8(at, (DEV u8 *)b.p[4] + (u64)row * GPU_ACT_BYTES(n), GPU_PAD(n), i, v);
     }
-    return div_rn(1.0f, sqrt_rn(div_rn(simd_tree(at, s), (float)(i32)n) + eps));
 }
 
+/* Rows without a norm: pieces of 128 elements, each by a SIMD group. With one: a row by a group; it goes to shared memory (a float for each element, then
+ * the row's scale), the first SIMD group sums it up, all normalise it. */
 KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
     DEV const float *weights = (DEV const float *)b.p[2];
-    u32 rows = in[IN_ROWS + a->which] * a->ranks, n = a->n, n_pad = GPU_PAD(n);
-    bool write_act = a->write_act && n % 32u == 0; /* else there are no whole blocks, and no product that wants them */
-    u32 end = write_act ? n_pad : n;
-    (void)shm;
-    for (u32 row = at.simd * at.n_groups + at.group; row < rows; row += GPU_SIMDS * at.n_groups) {
+    SHM float *here = (SHM float *)shm;
+    u32 rows = in[IN_ROWS + a->which] * a->ranks, n = a->n, whole = (n + 31u) & ~31u;
+    bool act = a->write_act && n % 32u == 0; /* else there are no whole blocks, and no product that wants them */
+    u32 end = act ? GPU_PAD(n) : n;
+    if (!a->has_norm) {
+        struct walk w;
+        for (walk_start(at, (end + 127u) / 128u, &w); w.row < rows; walk_on(&w)) {
+            u32 i = walk_at(at, &w);
+            float v[4];
+            row_get(v, (DEV const float *)b.p[1] + (u64)w.row * a->x_stride, i, n);
+            norm_put(at, a, b, w.row, i, v, act);
+        }
+        return;
+    }
+    for (u32 row = at.group; row < rows; row += at.n_groups) {
         DEV const float *x = (DEV const float *)b.p[1] + (u64)row * a->x_stride;
-        float r = a->has_norm ? norm_scale(at, x, n, a->eps) : 1.0f;
-        for (u32 i0 = 0; i0 < end; i0 += 128u) {
-            u32 i = i0 + 4u * at.lane;
+        for (u32 i = 4u * at.thread; i < n; i += 4u * GPU_THREADS) {
             float v[4];
             row_get(v, x, i, n);
-            if (a->has_norm) {
-                float w[4];
-                row_get(w, weights, i, n);
-                UNROLL
-                for (u32 k = 0; k < 4; k++)
-                    v[k] = ex_flush((v[k] * r) * w[k]);
-            }
-            if (a->write_h)
-                row_put((DEV float *)b.p[3] + (u64)row * a->h_stride, i, n, v);
-            if (write_act) {
-                UNROLL
-                for (u32 k = 0; k < 4; k++)
-                    v[k] = i + k < n ? v[k] : 0.0f; /* an infinite r would make NaN of the filling */
-                act_put_8(at, (DEV u8 *)b.p[4] + (u64)row * GPU_ACT_BYTES(n), n_pad, i, v);
-            }
+            UNROLL
+            for (u32 k = 0; k < 4; k++)
+                if (i + k < n)
+                    here[i + k] = v[k];
         }
+        BARRIER(at);
+        if (at.simd == 0) {
+            float s = 0.0f;
+            u32 i = at.lane;
+            for (; i + 480u < n; i += 512u) {
+                float v[16];
+                UNROLL
+                for (u32 k = 0; k < 16u; k++)
+                    v[k] = here[i + 32u * k];
+                UNROLL
+                for (u32 k = 0; k < 16u; k++) {
+                    float f = ex_flush(v[k]);
+                    s = EX_FMA(f, f, s);
+                }
+            }
+            for (; i < n; i += 32u) {
+                float f = ex_flush(here[i]);
+                s = EX_FMA(f, f, s);
+            }
+            s = simd_tree(at, s);
+            if (at.lane == 0)
+                here[whole] = div_rn(1.0f, sqrt_rn(div_rn(s, (float)(i32)n) + a->eps));
+        }
+        BARRIER(at);
+        float r = here[whole];
+        for (u32 i0 = at.simd * 128u; i0 < end; i0 += GPU_SIMDS * 128u) {
+            u32 i = i0 + 4u * at.lane;
+            float v[4], w[4];
+            row_get(w, weights, i, n);
+            UNROLL
+            for (u32 k = 0; k < 4; k++)
+                v[k] = ex_flush((i + k < n ? here[i + k] : 0.0f) * r * w[k]);
+            norm_put(at, a, b, row, i, v, act);
+        }
+        BARRIER(at);
     }
 }
 
