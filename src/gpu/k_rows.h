@@ -248,8 +248,7 @@ KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM 
             for (u32 k = 0; k < 4; k++)
                 v[k] = ex_flush((i + k < n ? here[i + k] : 0.0f) * r * w[k]);
             norm_put(at, a, b, row, i, v, act);
-        }
-        BARRIER(at);
+        } /* a thread has read what it wrote itself, so it may put its next row there */
     }
 }
 
