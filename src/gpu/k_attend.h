@@ -81,7 +81,7 @@ KFN float attend_weight(float x)
     p = EX_FMA(p, r, 0.5f);
     p = EX_FMA(p, r * r, r) + 1.0f;
     float y = p * EX_FLOAT((EX_BITS(t) << 23) + 0x3F800000u); /* magic's own bits are shifted out: 2^n */
-    return (x < -87.0f) | (y < EX_TINY) ? 0.0f : y;
+    return (x < -87.0f || y < EX_TINY) ? 0.0f : y;
 }
 
 /* ---- queries ---- */

@@ -151,8 +151,9 @@ KFN void store_head(struct at at, CON const struct store_args *a, struct bufs b,
         store_rotate(at, (DEV const float *)b.p[6] + (u64)pos * a->d_rope, d_head, a->d_rope, a->neox, s);
     if (what < 2)
         store_query(at, s, d_head, x);
-    if (what == 0)
+    if (what == 0) {
         return;
+    }
     DEV u8 *panel = kv_head(b.p[7], slot, a->slot_lo, a->slot_hi, a->head_bytes, what == 1 ? h : a->n_kv + h) +
                     (u64)(pos / GPU_KV_PANEL) * GPU_KV_PANEL_BYTES(d_head, a->kv_q8);
     if (a->kv_q8)
