@@ -119,7 +119,7 @@ for r in json.load(open(sys.argv[1]))["runs"]: print(r["streams"], r["path"], r[
 same_hash() { # NAME ARGS...: on both devices
     name=$1
     shift
-    PLAINSONG_CUDA_MODE= bench "hash-$name-cpu" 280 --device cpu "$@" && bench "hash-$name-cuda" 120 --device cuda "$@" || return
+    bench "hash-$name-cpu" 280 --device cpu "$@" && bench "hash-$name-cuda" 120 --device cuda "$@" || return
     if hashes "$logs/hash-$name-cpu.json" >"$logs/$name.cpu" && hashes "$logs/hash-$name-cuda.json" >"$logs/$name.cuda" &&
         [ -s "$logs/$name.cpu" ] && diff "$logs/$name.cpu" "$logs/$name.cuda" >"$logs/$name.diff"; then
         echo "ok hash $name: $(wc -l <"$logs/$name.cpu") runs equal, the last $(tail -n 1 "$logs/$name.cpu")"

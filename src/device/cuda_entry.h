@@ -22,7 +22,7 @@ const void *cuda_entry_5(enum gpu_kernel kernel);
 /* void walk(const struct cuda_walk *list, u32 n, struct cuda_meeting *m): the list in order, in one cooperative launch of at most
  * CUDA_WALK_GROUPS groups an SM; dynamic shared memory: the most that a launch of the list wants, a ring before it where it has none of
  * its own. Built for compute capability 9.0 alone, and of the kernels that steps of few rows are made of, where waiting between launches is
- * what a step costs: the others want so many registers, and take so long to compile, that all would pay for them. */
+ * what a step costs: the others would only take long to compile. */
 const void *cuda_walk_entry(void);
 #define CUDA_WALKS(kernel)                                                                                       \
     ((kernel) != GK_prompt && (kernel) != GK_product_2 && (kernel) != GK_product_4 && (kernel) != GK_product_many && \

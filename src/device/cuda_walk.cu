@@ -2,8 +2,8 @@
 #include "device/cuda_entry.h"
 #include "gpu/kernels.h"
 
-#ifndef CUDA_WALK_GROUPS /* an SM; caps the registers at 65536 / 256 / this */
-#define CUDA_WALK_GROUPS 2
+#ifndef CUDA_WALK_GROUPS /* an SM: 1 leaves 255 registers, 2 leave 128, too few for most kernels here (make cuda NVCCFLAGS=-DCUDA_WALK_GROUPS=2) */
+#define CUDA_WALK_GROUPS 1
 #endif
 
 /* The barrier. All threads of a group end a phase at a group barrier; then one thread arrives with a release and looks with acquires until all
@@ -55,31 +55,45 @@ KFN void fetch_ahead(struct at at, const struct cuda_walk *next)
     }
 }
 
-KFN void run_launch(struct at at, const struct cuda_walk *l, SHM u32 *shm)
-{
-    at.n_groups = least_u32(at.n_groups, l->n_groups);
-    if (at.group >= at.n_groups)
-        return;
-    switch (l->kernel) {
-/* Arguments are copied to registers: read in place they would be read again after every store. */
+/* The launch that is run now. */
+static __shared__ struct __align__(16) { struct cuda_walk launch; } now;
+
+/* A function each, called. In one body with the others the kernels spilled 1,608 bytes, though none of them did alone; called, the
+ * products and experts spill nothing (nvcc -Xptxas -v, 13.0). Arguments are copied to registers: read in place they would be read again
+ * after every store. The ring's state comes and goes by value, so that it stays in a register. */
 #define X(name, type)                                                                                                       \
-    case GK_##name:                                                                                                         \
+    static __device__ __noinline__ struct ring w_##name(u32 n_groups, struct ring ring)                                     \
+    {                                                                                                                       \
+        extern __shared__ __align__(16) u32 shm[];                                                                          \
+        struct at at = cuda_at(&ring);                                                                                      \
+        at.n_groups = n_groups;                                                                                             \
         if (CUDA_WALKS(GK_##name)) {                                                                                        \
-            struct type##_args args = l->args.type##_;                                                                      \
-            struct bufs bufs = l->bufs;                                                                                     \
+            struct type##_args args = now.launch.args.type##_;                                                              \
+            struct bufs bufs = now.launch.bufs;                                                                             \
             k_##name(at, &args, bufs, GPU_HAS_RING(GK_##name) ? shm : shm + RING_WORDS); /* the ring is nobody else's */     \
         }                                                                                                                   \
-        break;
-        GPU_KERNELS(X)
-#undef X
+        return ring;                                                                                                        \
     }
+GPU_KERNELS(X)
+#undef X
+
+KFN struct ring run_launch(struct at at, struct ring ring)
+{
+    u32 n_groups = least_u32(at.n_groups, now.launch.n_groups);
+    if (at.group < n_groups)
+        switch (now.launch.kernel) {
+#define X(name, type)                                                                                                       \
+    case GK_##name: return w_##name(n_groups, ring);
+            GPU_KERNELS(X)
+#undef X
+        }
+    return ring;
 }
 
 static __global__ void __launch_bounds__(GPU_THREADS, CUDA_WALK_GROUPS)
     walk(const struct cuda_walk *list, u32 n, struct cuda_meeting *m)
 {
     extern __shared__ __align__(16) u32 shm[];
-    __shared__ struct __align__(16) { struct cuda_walk launch; } now;
     struct ring ring;
     struct at at = cuda_at(&ring);
     u32 base = 0, until = 0;
@@ -89,7 +103,7 @@ static __global__ void __launch_bounds__(GPU_THREADS, CUDA_WALK_GROUPS)
     take_launch(at, &now.launch, list);
     __syncthreads();
     for (u32 i = 0;; i++) {
-        run_launch(at, &now.launch, shm);
+        ring = run_launch(at, ring);
         if (i + 1 == n)
             break;
         __syncthreads();
