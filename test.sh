@@ -86,7 +86,7 @@ release_programs() {
 }
 
 # What is left out under the sanitizers is said at the end.
-too_long="test_oracle test_golden"
+too_long="test_oracle test_golden test_gpu_golden"
 uncounted="test_alloc"
 sanitized_programs() { # SUFFIX of the folder: "" or -clang
     for test in $unit_tests; do
@@ -132,7 +132,10 @@ if [ "$what" = all ]; then
         clang) binaries="$binaries build/asan-clang/plainsong" ;;
         esac
     done
-    echo "verify sh tests/verify/quick.sh $binaries" | programs
+    {
+        echo "verify sh tests/verify/quick.sh $binaries"
+        echo "verify-emu sh tests/verify/emu.sh build/release/plainsong"
+    } | programs
     case $(uname -m) in
     aarch64 | arm64) echo "     not under qemu: this machine is an Arm itself, the release build's tests ran on it" ;;
     *) build arm CC=aarch64-linux-gnu-gcc B=build/arm LDFLAGS=-static bare && arm_programs | programs ;;

@@ -45,6 +45,7 @@ struct verify {
     struct ps_engine *engine; /* of settings [first, now] */
     struct ps_engine_options open_as;
     u32 first, most_slots; /* most_slots: what fits into memory */
+    bool quick, slow;      /* slow: an emulated device, which is quick always */
     bool by_rows;          /* how logits were compared */
     struct verify_tally total;
     bool warned;
@@ -88,7 +89,7 @@ static const struct opt table[] = {
     {0, "minutes", OPT_U32, AT(minutes), 1, 1 << 16, "N",
      "go on with new texts and drawn settings until so much time has passed"},
     {0, "quick", OPT_FLAG, AT(quick), 0, 0, NULL,
-     "few short answers, one setting of each kind: seconds"},
+     "few short answers, one setting of each kind: seconds; with --device emu always"},
     {0, "golden", OPT_FLAG, AT(golden), 0, 0, NULL,
      "only compare this model's frozen hash, on every instruction set of a CPU"},
     {0, "stop", OPT_FLAG, AT(stop), 0, 0, NULL, "end with the first setting that differs"},
@@ -407,10 +408,10 @@ static bool time_left(const struct verify *v)
 /* All settings over one KV type, then drawn ones. */
 static int campaign(struct verify *v, bool whole, struct err *err)
 {
-    bool few = v->o->quick || !whole;
+    bool few = v->quick || !whole;
     const struct verify_wish wish = {.seed = v->o->seed,
-                                     .n_short = few ? 10 : 30,
-                                     .n_long = few ? 1 : 6,
+                                     .n_short = v->slow ? 5 : few ? 10 : 30,
+                                     .n_long = v->slow ? whole : few ? 1 : 6,
                                      .gen = v->gen,
                                      .n_ctx = v->n_ctx};
     u64 state = v->o->seed;
@@ -418,7 +419,7 @@ static int campaign(struct verify *v, bool whole, struct err *err)
     if (sing_alone(v, &wish, err))
         return -1;
     v->hash = v->hash * 0x9FB21C651E98DF25ull + v->texts.hash;
-    if (whole || !v->o->quick ? verify_setting_all(&v->settings, &v->bounds, err)
+    if (whole || !v->quick ? verify_setting_all(&v->settings, &v->bounds, err)
                               : verify_setting_few(&v->settings, &v->bounds, err))
         return -1;
     if (run_settings(v, 0, err))
@@ -515,8 +516,8 @@ static int golden(struct verify *v, struct err *err)
 static int read_streams(struct verify *v, const char *list, struct err *err)
 {
     static const u32 ALL[] = {1, 2, 3, 4, 5, 8, 16, 32, 64}, QUICK[] = {1, 2, 4, 8};
-    const u32 *from = v->o->quick ? QUICK : ALL;
-    for (u32 i = 0; !list && i < (v->o->quick ? COUNT(QUICK) : COUNT(ALL)); i++)
+    const u32 *from = v->quick ? QUICK : ALL;
+    for (u32 i = 0; !list && i < (v->quick ? COUNT(QUICK) : COUNT(ALL)); i++)
         v->streams[v->n_streams++] = from[i];
     while (list && *list) {
         char number[16];
@@ -540,12 +541,12 @@ static int read_streams(struct verify *v, const char *list, struct err *err)
 static int read_bounds(struct verify *v, struct err *err)
 {
     const struct wishes *o = v->o;
-    u32 longest = o->quick ? 257 : 520, half;
-    v->gen = o->gen ? o->gen : o->quick ? QUICK_GEN : GEN;
+    u32 longest = v->quick ? 257 : 520, half;
+    v->gen = o->gen ? o->gen : v->quick ? QUICK_GEN : GEN;
     half = v->gen + v->gen / 2;
     v->comparisons = o->comparisons;
     if (o->comparisons == UINT32_MAX)
-        v->comparisons = o->quick || o->streams || o->gen ? 0 : COMPARISONS;
+        v->comparisons = v->quick || o->streams || o->gen ? 0 : COMPARISONS;
     v->n_ctx = (u32)round_up_u64(longest + half, 32);
     v->n_ctx = min_u32(v->n_ctx, o->engine.ctx ? o->engine.ctx : v->info.n_ctx);
     v->n_ctx = min_u32(v->n_ctx, v->info.n_ctx);
@@ -557,6 +558,7 @@ static int read_bounds(struct verify *v, struct err *err)
     v->bounds = (struct verify_bounds){.streams = v->streams,
                                        .n_streams = v->n_streams,
                                        .gen = v->gen,
+                                       .slow = v->slow,
                                        .whole = longest,
                                        .n_cores = v->n_cores,
                                        .seed = o->seed};
@@ -633,6 +635,8 @@ static int verify(const struct wishes *o)
     const char *term = getenv("TERM");
     char *lines = NULL;
     size_t n_lines = 0;
+    v.slow = o->engine.device && strcmp(o->engine.device, "emu") == 0;
+    v.quick = o->quick || v.slow;
     if (read_streams(&v, o->streams, &err))
         return cli_fail(usage.command, EXIT_USAGE, "%s", err.text);
     v.terminal = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;

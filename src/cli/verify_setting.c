@@ -128,9 +128,11 @@ static int modes(struct verify_settings *out, const struct verify_bounds *b, str
 
 static int chunks(struct verify_settings *out, const struct verify_bounds *b, struct err *err)
 {
-    const u32 sizes[] = {1, 7, 64, b->whole};
+    const u32 sizes[] = {b->slow ? 5 : 1, 7, 64, b->whole};
     for (u32 i = 0; i < COUNT(sizes); i++) {
         struct ps_engine_options o = plain(b);
+        if (b->slow && sizes[i] == 7)
+            continue;
         o.chunk = sizes[i];
         if (b->quick
                 ? add(out, b, &o, VERIFY_FUSED, near(b, 4), err)
@@ -160,7 +162,7 @@ static int machines(struct verify_settings *out, const struct verify_bounds *b, 
 {
     const char *isas[ISAS];
     u32 n_isas = b->set.isa || !b->isas ? 0 : kernels_list(isas, ISAS);
-    u32 n_threads = b->set.n_threads || !b->threads ? 0 : b->n_cores + 1, n = n_threads + n_isas;
+    u32 n_threads = b->set.n_threads || !b->threads || b->slow ? 0 : b->n_cores + 1, n = n_threads + n_isas;
     for (u32 i = 0; i < n; i++) {
         struct ps_engine_options o = plain(b);
         bool slow = i >= n_threads && i + 1 < n;

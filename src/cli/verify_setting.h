@@ -18,6 +18,7 @@ struct verify_bounds {
     u32 n_streams;
     u32 gen, whole;               /* whole: prompt rows of a step that hold any prompt */
     bool quick;                   /* one or two settings of each kind */
+    bool slow;                    /* an emulated device: no step for each row of a long prompt */
     struct ps_engine_options set; /* what the user fixed (not 0): not varied */
     bool isas, threads;           /* whether the device has such: a GPU has neither, the emulator threads */
     u32 n_cores;
