@@ -53,6 +53,7 @@ struct model {
 };
 
 struct run { /* how the same numbers are computed */
+    const char *device; /* NULL: the CPU */
     const char *isa;
     u32 n_threads, chunk;   /* rows of a sequence in a step; 0: all */
     bool per_row, together; /* together: each step takes rows of every sequence */
@@ -143,7 +144,7 @@ static struct device *start(const struct model *m, const struct run *r)
 {
     struct err err;
     struct device *d;
-    struct device_opts o = {.name = "cpu",
+    struct device_opts o = {.name = r->device ? r->device : "cpu",
                             .isa = r->isa,
                             .n_threads = r->n_threads,
                             .n_slots = N_SEQ,
@@ -264,8 +265,8 @@ static void check_same(const struct model *m, const struct run *r, const float *
         i++;
     memcpy(&x, a + i, sizeof x);
     memcpy(&y, b + i, sizeof y);
-    fail_msg("%s-%s on %s, %u threads, chunk %u%s%s: row %u, logit %u is 0x%08x, expected 0x%08x",
-             m->name, m->type, r->isa, r->n_threads, r->chunk,
+    fail_msg("%s-%s on %s %s, %u threads, chunk %u%s%s: row %u, logit %u is 0x%08x, expected 0x%08x",
+             m->name, m->type, r->device ? r->device : "", r->isa ? r->isa : "", r->n_threads, r->chunk,
              r->per_row ? ", experts per row" : "", r->together ? ", together" : "", i / N_VOCAB,
              i % N_VOCAB, x, y);
 }
@@ -354,6 +355,29 @@ static void every_run_gives_the_same_bytes(void **state)
     free(logits);
 }
 
+/* The emulated GPU has the CPU's bits, with weights of every float type. */
+static void the_gpu_gives_the_same_bytes(void **state)
+{
+    (void)state;
+    static const struct run RUNS[] = {{.device = "emu", .together = true},
+                                      {.device = "emu", .chunk = 7, .together = true, .per_row = true}};
+    static const char *const TYPES[] = {"f32", "bf16", "f16"};
+    float *want = rows_alloc(), *logits = rows_alloc();
+    struct model m;
+    for (u32 i = 0; i < COUNT(MODELS); i++) {
+        model_open(&m, MODELS[i], TYPES[i % COUNT(TYPES)]);
+        fresh(&m, &PLAIN, want);
+        for (u32 k = 0; k < COUNT(RUNS); k++) {
+            memset(logits, 0xFF, N_ROWS * N_VOCAB * sizeof *logits);
+            fresh(&m, &RUNS[k], logits);
+            check_same(&m, &RUNS[k], logits, want);
+        }
+        model_close(&m);
+    }
+    free(want);
+    free(logits);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -375,6 +399,7 @@ int main(void)
         cmocka_unit_test(all_agree_with_transformers),
         cmocka_unit_test(types_agree),
         cmocka_unit_test(every_run_gives_the_same_bytes),
+        cmocka_unit_test(the_gpu_gives_the_same_bytes),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
