@@ -12,7 +12,8 @@
 struct experts_shape {
     u32 n_panels, n_pad, n_seg;
     u32 width, units, tiles; /* panels in a unit; units of a list's tile; weight tiles in a unit: panel by panel, matrix by matrix */
-    u32 type0, type1;
+    u32 mats, type0, type1;
+    u32 row0, row1;         /* bytes of a panel of each matrix */
     u32 slot_words, slots;
     bool split;
     DEV const u8 *w0, *w1;  /* experts' matrices one after another; w1 NULL: one matrix */
@@ -44,8 +45,11 @@ KFN void experts_shape_of(THR struct experts_shape *s, u32 n_in, u32 n_out, u32 
     s->units = s->n_panels;
     s->tiles = w1 ? 2u * s->n_seg : s->n_seg;
     s->split = s->n_seg >= GPU_SIMDS;
+    s->mats = w1 ? 2u : 1u;
     s->type0 = type0;
     s->type1 = type1;
+    s->row0 = s->n_seg * GPU_TILE_BYTES(type0);
+    s->row1 = w1 ? s->n_seg * GPU_TILE_BYTES(type1) : 0u;
     s->slot_words = most / 4u;
     s->slots = ring_slots(most);
     s->w0 = w0;
@@ -54,50 +58,97 @@ KFN void experts_shape_of(THR struct experts_shape *s, u32 n_in, u32 n_out, u32 
     s->pairs = pairs;
 }
 
-KFN void experts_tile_of(THR const struct experts_shape *s, u32 unit, THR struct experts_tile *t, THR u32 *panel)
-{
-    u32 tile = split_u32(unit, s->units, panel), word = s->list[2u + 2u * tile];
-    *panel *= s->width;
-    t->expert = s->list[1u + 2u * tile];
-    t->first = word & 0xFFFFFFu;
-    t->n_pairs = word >> 24;
-}
-
-/* Weight tile i of a unit: its panel from the unit's first on, its matrix, its tile along the row. */
-struct experts_place {
-    u32 panel, mat, seg;
+/* Where a unit lies: in which tile of pairs, at which of its units. Kept while units go on, so that nothing is divided and the lists are read
+ * only where a tile begins. */
+struct experts_at {
+    u32 tile, u;
+    struct experts_tile pairs;
 };
 
-KFN void experts_place_of(THR const struct experts_shape *s, u32 i, THR struct experts_place *p)
+KFN void experts_at_tile(THR const struct experts_shape *s, THR struct experts_at *p)
 {
-    u32 n = 0;
-    while (i >= s->n_seg) {
-        i -= s->n_seg;
-        n++;
+    u32 word = s->list[2u + 2u * p->tile];
+    p->pairs.expert = s->list[1u + 2u * p->tile];
+    p->pairs.first = word & 0xFFFFFFu;
+    p->pairs.n_pairs = word >> 24;
+}
+
+KFN void experts_at_begin(THR const struct experts_shape *s, u32 unit, THR struct experts_at *p)
+{
+    p->tile = split_u32(unit, s->units, &p->u);
+    experts_at_tile(s, p);
+}
+
+/* d units on; the last unit may be passed. */
+KFN void experts_at_on(THR const struct experts_shape *s, u32 d, bool there, THR struct experts_at *p)
+{
+    p->u += d;
+    if (p->u < s->units)
+        return;
+    while (p->u >= s->units) {
+        p->u -= s->units;
+        p->tile++;
     }
-    p->seg = i;
-    p->mat = s->w1 ? n & 1u : 0u;
-    p->panel = s->w1 ? n >> 1 : n;
+    if (there)
+        experts_at_tile(s, p);
 }
 
-KFN void experts_fetch_tile(struct at at, THR const struct experts_shape *s, SHM u32 *ring, u32 slot, u32 expert, u32 panel, u32 i)
+/* A SIMD group's walk over the weight tiles of its units: tile i of a unit is tile seg along the row of matrix (n mod 2, where there are two) of
+ * the unit's panel n / 2 (or n). */
+struct experts_walk {
+    u32 unit, end, n, seg;
+    struct experts_at at;
+    DEV const u8 *w0, *w1;  /* the unit's first tile of each matrix */
+};
+
+KFN void experts_walk_unit(THR const struct experts_shape *s, THR struct experts_walk *w)
 {
-    struct experts_place p;
-    experts_place_of(s, i, &p);
-    u32 bytes = GPU_TILE_BYTES(p.mat ? s->type1 : s->type0);
-    DEV const u8 *from = (p.mat ? s->w1 : s->w0) + (((u64)expert * s->n_panels + panel + p.panel) * s->n_seg + p.seg) * bytes;
-    ring_fetch(at, ring, slot, RING_MARKS + slot * s->slot_words, from, bytes);
+    u64 panel = (u64)w->at.pairs.expert * s->n_panels + w->at.u * s->width;
+    w->w0 = s->w0 + panel * s->row0;
+    w->w1 = s->w1 + panel * s->row1;
 }
 
-KFN void experts_fetch(struct at at, THR const struct experts_shape *s, THR struct tile_walk *f, SHM u32 *ring, u32 slot)
+KFN void experts_walk_begin(struct at at, THR const struct experts_shape *s, u32 from, u32 to, THR struct experts_walk *w)
+{
+    w->unit = s->split ? from : from + at.simd;
+    w->end = to;
+    w->n = 0;
+    w->seg = s->split ? at.simd : 0u; /* split: n_seg >= 8 */
+    w->w0 = s->w0;
+    w->w1 = s->w1;
+    w->at.tile = w->at.u = w->at.pairs.expert = w->at.pairs.first = w->at.pairs.n_pairs = 0u;
+    if (w->unit >= to)
+        return;
+    experts_at_begin(s, w->unit, &w->at);
+    experts_walk_unit(s, w);
+}
+
+KFN void experts_walk_on(struct at at, THR const struct experts_shape *s, THR struct experts_walk *w)
+{
+    w->seg += s->split ? GPU_SIMDS : 1u;
+    if (w->seg < s->n_seg)
+        return;
+    w->seg = s->split ? w->seg - s->n_seg : 0u;
+    w->n++;
+    if (w->n < s->mats * s->width)
+        return;
+    w->n = 0;
+    w->seg = s->split ? at.simd : 0u;
+    u32 d = s->split ? 1u : GPU_SIMDS;
+    w->unit += d;
+    experts_at_on(s, d, w->unit < w->end, &w->at);
+    experts_walk_unit(s, w);
+}
+
+/* The walk's tile on its way into a slot. */
+KFN void experts_fetch(struct at at, THR const struct experts_shape *s, THR struct experts_walk *f, SHM u32 *ring, u32 slot)
 {
     if (f->unit >= f->end)
         return;
-    struct experts_tile t;
-    u32 panel;
-    experts_tile_of(s, f->unit, &t, &panel);
-    experts_fetch_tile(at, s, ring, slot, t.expert, panel, f->seg);
-    tile_walk_next(at, s->split, s->tiles, f);
+    bool second = s->mats == 2u && (f->n & 1u);
+    u32 bytes = GPU_TILE_BYTES(second ? s->type1 : s->type0), panel = s->mats == 2u ? f->n >> 1 : f->n;
+    ring_fetch(at, ring, slot, RING_MARKS + slot * s->slot_words, (second ? f->w1 : f->w0) + (panel * s->n_seg + f->seg) * bytes, bytes);
+    experts_walk_on(at, s, f);
 }
 
 /* A lane's columns when the pairs' rows are the staged columns. */
@@ -156,66 +207,78 @@ KFN void experts_put_act(struct at at, const u32 n8, THR const struct experts_sh
     }
 }
 
-KFN void experts_few(struct at at, const u32 n8, THR const struct experts_shape *s, THR const struct experts_rows *r, SHM u32 *ring, THR struct tile_walk *f, u32 from,
-                     u32 to)
+/* TYPE_ANY: as the shape says, tile by tile; else both matrices are of that type, a constant. */
+#define TYPE_ANY 99u
+
+KFN void experts_tile_sums(struct at at, const u32 n8, const u32 type, u32 n_pairs, SHM const u32 *tile, SHM const u32 *stage, u32 n_pad, u32 seg,
+                           THR const struct columns *col, THR const struct pair_columns *few, THR float *v)
+{
+    if (n_pairs == 1u)
+        tile_sums_few(at, 1, type, tile, stage, n_pad, 8u * n8, seg, few, v);
+    else if (n_pairs == 2u)
+        tile_sums_few(at, 2, type, tile, stage, n_pad, 8u * n8, seg, few, v);
+    else
+        tile_sums(at, n8, type, tile, stage, n_pad, 8u * n8, seg, col, v);
+}
+
+KFN void experts_few(struct at at, const u32 n8, const u32 type_of, THR const struct experts_shape *s, THR const struct experts_rows *r, SHM u32 *ring,
+                     THR struct experts_walk *f, u32 from, u32 to)
 {
     SHM u32 *stage = ring + RING_WORDS;
     SHM float *sums = (SHM float *)(stage + STAGE_WORDS(8u * n8, s->n_pad));
-    u32 slot = 0, turn = 0, done = ~0u;
-    struct tile_walk w;
+    u32 slot = 0, turn = 0, done = ~0u, known = ~0u; /* tiles, by their first pairs: staged; whose columns col and few are */
+    struct experts_walk w;
+    struct experts_at here;
     struct columns col[4];
     struct pair_columns few;
     float total[16], second[16];
-    tile_walk_begin(at, from, to, s->split, s->tiles, &w);
+    if (from >= to) /* nothing for the group: no barrier is met by anyone */
+        return;
+    experts_walk_begin(at, s, from, to, &w);
+    experts_at_begin(s, from, &here);
     columns_in_order(at, n8, s->n_pad, col);
     few.q[0] = few.s[0] = 0u;
     few.q[1] = STAGE_STRIDE(s->n_pad);
     few.s[1] = 2u;
     NO_UNROLL
     for (u32 unit = from; unit < to;) {
-        struct experts_tile t, mine_t;
-        u32 panel, first_panel, n_units;
-        experts_tile_of(s, unit, &t, &first_panel);
-        panel = first_panel;
-        mine_t = t;
-        n_units = s->split ? 1u : least_u32(GPU_SIMDS, to - unit); /* not split: a unit is one panel */
-        n_units = s->split || r->all ? n_units : least_u32(n_units, s->units - first_panel);
-        if (!r->all && t.first != done) { /* a tile is known by its first pair */
+        u32 n_units = s->split ? 1u : least_u32(GPU_SIMDS, to - unit); /* not split: a unit is one panel */
+        n_units = s->split || r->all ? n_units : least_u32(n_units, s->units - here.u);
+        if (!r->all && here.pairs.first != done) {
             if (!s->split && done != ~0u)
                 BARRIER(at);
-            experts_stage(at, n8, s, r, &t, stage);
+            experts_stage(at, n8, s, r, &here.pairs, stage);
             BARRIER(at);
-            done = t.first;
+            done = here.pairs.first;
         }
-        if (s->split || w.unit < unit + n_units) {
-            if (!s->split)
-                experts_tile_of(s, w.unit, &mine_t, &panel);
-            if (r->all)
-                experts_columns(at, s, &mine_t, r->per, col, &few);
+        if (w.unit < unit + n_units) {
+            struct experts_tile mine = w.at.pairs;
+            u32 panel = w.at.u * s->width;
+            if (r->all && mine.first != known) {
+                experts_columns(at, s, &mine, r->per, col, &few);
+                known = mine.first;
+            }
             UNROLL
             for (u32 i = 0; i < 4u * n8; i++)
                 total[i] = second[i] = 0.0f;
             NO_UNROLL
             for (u32 now = w.unit; w.unit == now;) {
                 float v[16];
-                struct experts_place place;
-                experts_place_of(s, w.seg, &place);
-                bool up = place.mat != 0u;
+                u32 n = w.n, seg = w.seg;
+                bool up = s->mats == 2u && (n & 1u);
                 ring_take(at, ring, slot);
-                SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s->slot_words;
-                u32 seg = place.seg, type_of = up ? s->type1 : s->type0;
-                if (mine_t.n_pairs == 1u) {
-                    FOR_TYPE(type_of, tile_sums_few(at, 1, type, at_slot, stage, s->n_pad, 8u * n8, seg, &few, v))
-                } else if (mine_t.n_pairs == 2u) {
-                    FOR_TYPE(type_of, tile_sums_few(at, 2, type, at_slot, stage, s->n_pad, 8u * n8, seg, &few, v))
+                SHM const u32 *tile = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s->slot_words;
+                if (type_of == TYPE_ANY) {
+                    FOR_TYPE(up ? s->type1 : s->type0,
+                             experts_tile_sums(at, n8, type, mine.n_pairs, tile, stage, s->n_pad, seg, col, &few, v))
                 } else {
-                    FOR_TYPE(type_of, tile_sums(at, n8, type, at_slot, stage, s->n_pad, 8u * n8, seg, col, v))
+                    experts_tile_sums(at, n8, type_of, mine.n_pairs, tile, stage, s->n_pad, seg, col, &few, v);
                 }
                 SIMD_BARRIER(at);
                 experts_fetch(at, s, f, ring, slot);
                 slot = slot + 1u == s->slots ? 0u : slot + 1u;
                 if (s->split) {
-                    sums_put(at, n8, sums + (turn * s->tiles + w.seg) * n8 * 128u, v);
+                    sums_put(at, n8, sums + ((turn * s->tiles + n * s->n_seg) + seg) * n8 * 128u, v);
                 } else {
                     UNROLL
                     for (u32 i = 0; i < 4u * n8; i++) {
@@ -223,41 +286,56 @@ KFN void experts_few(struct at at, const u32 n8, THR const struct experts_shape 
                         second[i] = up ? second[i] + v[i] : second[i];
                     }
                 }
-                tile_walk_next(at, s->split, s->tiles, &w);
+                experts_walk_on(at, s, &w);
             }
             if (!s->split) {
                 UNROLL
                 for (u32 i = 0; i < 4u * n8; i++) {
                     u32 c = i / 4u * 8u + 2u * (at.lane & 3u) + (i & 1u), out = panel * GPU_PANEL + (at.lane >> 2) + (i >> 1 & 1u) * 8u;
-                    if (c < mine_t.n_pairs && out < r->n_out)
-                        r->y[(u64)s->pairs[mine_t.first + c] * r->y_stride + out] = s->w1 ? silu_times(total[i], second[i]) : total[i];
+                    if (c < mine.n_pairs && out < r->n_out)
+                        r->y[(u64)s->pairs[mine.first + c] * r->y_stride + out] = s->mats == 2u ? silu_times(total[i], second[i]) : total[i];
                 }
             }
         }
-        if (s->width == 2u) {
+        if (s->split) {
+            u32 panel = here.u * s->width;
+            SHM const float *part = sums + turn * s->tiles * n8 * 128u;
             BARRIER(at);
-            for (u32 c = at.simd; c < t.n_pairs; c += GPU_SIMDS)
-                experts_put_act(at, n8, s, r, &t, panel, c, sums + turn * s->tiles * n8 * 128u);
-            if (n8 == 1u)
+            if (s->width == 2u)
+                for (u32 c = at.simd; c < here.pairs.n_pairs; c += GPU_SIMDS)
+                    experts_put_act(at, n8, s, r, &here.pairs, panel, c, part);
+            for (u32 i = at.thread; s->width == 1u && i < n8 * 128u; i += GPU_THREADS) {
+                u32 lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u), out = panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
+                if (c >= here.pairs.n_pairs || out >= r->n_out)
+                    continue;
+                float v = sums_get(part + i, s->n_seg, n8 * 128u);
+                if (s->mats == 2u)
+                    v = silu_times(v, sums_get(part + i + s->n_seg * n8 * 128u, s->n_seg, n8 * 128u));
+                r->y[(u64)s->pairs[here.pairs.first + c] * r->y_stride + out] = v;
+            }
+            if (n8 == 1u || s->width == 1u)
                 turn ^= 1u;
             else
                 BARRIER(at);
-        } else if (s->split) {
-            BARRIER(at);
-            for (u32 i = at.thread; i < n8 * 128u; i += GPU_THREADS) {
-                u32 lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u), out = panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
-                if (c >= t.n_pairs || out >= r->n_out)
-                    continue;
-                SHM const float *part = sums + turn * s->tiles * n8 * 128u + i;
-                float v = sums_get(part, s->n_seg, n8 * 128u);
-                if (s->w1)
-                    v = silu_times(v, sums_get(part + s->n_seg * n8 * 128u, s->n_seg, n8 * 128u));
-                r->y[(u64)s->pairs[t.first + c] * r->y_stride + out] = v;
-            }
-            turn ^= 1u;
         }
         unit += n_units;
+        experts_at_on(s, n_units, unit < to, &here);
     }
+}
+
+/* The usual types have a loop of their own. */
+KFN void experts_typed(struct at at, const u32 n8, THR const struct experts_shape *s, THR const struct experts_rows *r, SHM u32 *ring, THR struct experts_walk *f,
+                       u32 from, u32 to)
+{
+    u32 type = s->mats == 1u || s->type0 == s->type1 ? s->type0 : TYPE_ANY;
+    if (type == GT_Q4_0)
+        experts_few(at, n8, GT_Q4_0, s, r, ring, f, from, to);
+    else if (type == GT_Q4_K)
+        experts_few(at, n8, GT_Q4_K, s, r, ring, f, from, to);
+    else if (type == GT_Q6_K && n8 == 1u)
+        experts_few(at, n8, GT_Q6_K, s, r, ring, f, from, to);
+    else
+        experts_few(at, n8, TYPE_ANY, s, r, ring, f, from, to);
 }
 
 KFN void experts_in_few(struct at at, const u32 n8, CON const struct experts_in_args *a, struct bufs b, SHM u32 *shm)
@@ -266,7 +344,7 @@ KFN void experts_in_few(struct at at, const u32 n8, CON const struct experts_in_
     u32 n_rows = in[IN_ROWS + a->which], from, to;
     struct experts_shape s;
     struct experts_rows r;
-    struct tile_walk f;
+    struct experts_walk f;
     experts_shape_of(&s, a->n_in, a->n_out, a->type_gate, a->type_up, (DEV const u8 *)b.p[2], (DEV const u8 *)b.p[3], route + a->tiles_at, route + a->pairs_at);
     r.act = (DEV const u32 *)b.p[1];
     r.x = (DEV const float *)0;
@@ -284,7 +362,7 @@ KFN void experts_in_few(struct at at, const u32 n8, CON const struct experts_in_
         s.tiles = 4u * s.n_seg;
     }
     share_units(at, s.list[0] * s.units, &from, &to);
-    tile_walk_begin(at, from, to, s.split, s.tiles, &f);
+    experts_walk_begin(at, &s, from, to, &f);
     for (u32 i = 0; i < s.slots; i++)
         experts_fetch(at, &s, &f, shm, i);
     if (r.all) {
@@ -292,25 +370,40 @@ KFN void experts_in_few(struct at at, const u32 n8, CON const struct experts_in_
             stage_act(shm + RING_WORDS, 8u, c, s.n_pad, r.act + (u64)c * (GPU_ACT_BYTES(a->n_in) / 4u), at.lane, 32u);
         BARRIER(at);
     }
-    experts_few(at, n8, &s, &r, shm, &f, from, to);
+    experts_typed(at, n8, &s, &r, shm, &f, from, to);
 }
 
 /* Panels [from, to) of all pairs' outputs, joined by rows. The walk's tiles: of the SIMD group's pairs of a panel. */
-KFN void experts_join_fetch(struct at at, THR const struct experts_shape *s, DEV const u32 *ids, u32 n_pairs, THR u32 *panel, u32 to, THR u32 *pair, THR u32 *seg, SHM u32 *ring,
-                            u32 slot)
+struct joined_walk {
+    u32 panel, end, pair, seg;
+    DEV const u8 *w; /* the pair's panel */
+};
+
+KFN void joined_walk_at(THR const struct experts_shape *s, DEV const u32 *ids, THR struct joined_walk *f)
 {
-    if (*panel >= to || at.simd >= n_pairs)
+    f->w = s->w0 + ((u64)ids[f->pair] * s->n_panels + f->panel) * s->row0;
+}
+
+KFN void joined_fetch(struct at at, THR const struct experts_shape *s, DEV const u32 *ids, u32 n_pairs, THR struct joined_walk *f, SHM u32 *ring, u32 slot)
+{
+    if (f->panel >= f->end || at.simd >= n_pairs)
         return;
-    experts_fetch_tile(at, s, ring, slot, ids[*pair], *panel, *seg);
-    *seg += 1u;
-    if (*seg == s->n_seg) {
-        *seg = 0;
-        *pair += GPU_SIMDS;
-        if (*pair >= n_pairs) {
-            *pair = at.simd;
-            *panel += 1u;
+    u32 bytes = GPU_TILE_BYTES(s->type0);
+    ring_fetch(at, ring, slot, RING_MARKS + slot * s->slot_words, f->w + f->seg * bytes, bytes);
+    f->seg += 1u;
+    if (f->seg < s->n_seg)
+        return;
+    f->seg = 0;
+    f->pair += GPU_SIMDS;
+    if (f->pair >= n_pairs) {
+        f->pair = at.simd;
+        f->panel += 1u;
+        if (n_pairs <= GPU_SIMDS) { /* the same expert's next panel */
+            f->w += s->row0;
+            return;
         }
     }
+    joined_walk_at(s, ids, f);
 }
 
 KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct bufs b, THR const struct experts_shape *s, THR const struct experts_rows *r, SHM u32 *ring,
@@ -323,9 +416,11 @@ KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct
     u32 n_pairs = n_rows * a->n_used, from, to, slot = 0, turn = 0;
     SHM float *sums = (SHM float *)(stage + STAGE_WORDS(n_pairs, s->n_pad));
     share_units(at, s->n_panels, &from, &to);
-    u32 f_panel = from, f_pair = at.simd, f_seg = 0;
+    struct joined_walk f = {from, to, at.simd, 0u, s->w0};
+    if (at.simd < n_pairs)
+        joined_walk_at(s, ids, &f);
     for (u32 i = 0; i < s->slots; i++)
-        experts_join_fetch(at, s, ids, n_pairs, &f_panel, to, &f_pair, &f_seg, ring, i);
+        joined_fetch(at, s, ids, n_pairs, &f, ring, i);
     for (u32 c = at.simd; c < n_pairs; c += GPU_SIMDS) {
         if (r->x)
             stage_floats(at, stage, n_pairs, c, r->n_in, r->x + (u64)c * r->x_stride, (DEV const float *)0, 0.0f, at.lane, 32u, (DEV u32 *)0);
@@ -348,7 +443,7 @@ KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct
                 SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s->slot_words;
                 FOR_TYPE(s->type0, tile_sums_few(at, 1, type, at_slot, stage, s->n_pad, n_pairs, seg, &few, v))
                 SIMD_BARRIER(at);
-                experts_join_fetch(at, s, ids, n_pairs, &f_panel, to, &f_pair, &f_seg, ring, slot);
+                joined_fetch(at, s, ids, n_pairs, &f, ring, slot);
                 slot = slot + 1u == s->slots ? 0u : slot + 1u;
                 total[0] = total[0] + v[0];
                 total[1] = total[1] + v[2];
@@ -378,7 +473,7 @@ KFN void experts_out_few(struct at at, const u32 n8, CON const struct experts_ou
     DEV const u32 *in = (DEV const u32 *)b.p[0], *route = (DEV const u32 *)b.p[5];
     struct experts_shape s;
     struct experts_rows r;
-    struct tile_walk f;
+    struct experts_walk f;
     u32 from, to;
     experts_shape_of(&s, a->n_in, a->n_out, a->type, a->type, (DEV const u8 *)b.p[3], (DEV const u8 *)0, route + a->tiles_at, route + a->pairs_at);
     r.act = (DEV const u32 *)b.p[2];
@@ -396,10 +491,10 @@ KFN void experts_out_few(struct at at, const u32 n8, CON const struct experts_ou
         return;
     }
     share_units(at, s.list[0] * s.units, &from, &to);
-    tile_walk_begin(at, from, to, s.split, s.tiles, &f);
+    experts_walk_begin(at, &s, from, to, &f);
     for (u32 i = 0; i < s.slots; i++)
         experts_fetch(at, &s, &f, shm, i);
-    experts_few(at, n8, &s, &r, shm, &f, from, to);
+    experts_typed(at, n8, &s, &r, shm, &f, from, to);
 }
 
 KFN void k_experts_in_1(struct at at, CON const struct experts_in_args *a, struct bufs b, SHM u32 *shm)

@@ -57,11 +57,8 @@ KFN void sums_put(struct at at, const u32 n8, SHM float *to, THR const float *v)
 {
     UNROLL
     for (u32 j = 0; j < n8; j++) {
-        SHM float *p = to + j * 128u + at.lane * 4u;
-        p[0] = v[4u * j];
-        p[1] = v[4u * j + 1u];
-        p[2] = v[4u * j + 2u];
-        p[3] = v[4u * j + 3u];
+        w4 all = {EX_BITS(v[4u * j]), EX_BITS(v[4u * j + 1u]), EX_BITS(v[4u * j + 2u]), EX_BITS(v[4u * j + 3u])};
+        *(SHM w4 *)(to + j * 128u + at.lane * 4u) = all;
     }
 }
 
