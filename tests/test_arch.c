@@ -18,6 +18,7 @@
 
 #include "device/device.h"
 #include "kernel/kernel.h"
+#include "model/quantize.h"
 
 enum {
     N_VOCAB = 256,
@@ -111,17 +112,24 @@ static void read_logits(struct model *m)
 
 static void model_open(struct model *m, const char *name, const char *type)
 {
-    char command[512];
+    char command[512], floats[128];
     struct err err;
+    bool quant = type[0] == 'q';
     *m = (struct model){.name = name, .type = type};
     snprintf(m->path, sizeof m->path, "%s/%s-%s.gguf", folder, name, type);
+    snprintf(floats, sizeof floats, "%s/%s.gguf", folder, name);
     /* A few weights below the normal halves round in an f16 file; make_gguf.py tells, which is no
      * news here. */
     snprintf(command, sizeof command,
              "python3 tests/arch/make_gguf.py tests/oracle/arch/%s %s --type %s 2>%s/stderr", name,
-             m->path, type, folder);
+             quant ? floats : m->path, quant ? "f32" : type, folder);
     if (system(command))
         fail_msg("failed: %s", command);
+    struct quantize_job job = {.in = floats, .out = m->path, .type = (enum dtype)dtype_parse(type)};
+    struct quantize_result done;
+    if (quant && quantize_file(&job, &done, &err))
+        fail_msg("%s", err.text);
+    unlink(floats);
     if (gguf_open(&m->g, m->path, &err) || weights_open(&m->w, &m->g, &err) ||
         plan_build(&m->p, &m->w, &err))
         fail_msg("%s", err.text);
@@ -355,17 +363,17 @@ static void every_run_gives_the_same_bytes(void **state)
     free(logits);
 }
 
-/* The emulated GPU has the CPU's bits, with weights of every float type. */
+/* The emulated GPU has the CPU's bits, with weights of every float type and of two others. */
 static void the_gpu_gives_the_same_bytes(void **state)
 {
     (void)state;
     static const struct run RUNS[] = {{.device = "emu", .together = true},
                                       {.device = "emu", .chunk = 7, .together = true, .per_row = true}};
-    static const char *const TYPES[] = {"f32", "bf16", "f16"};
+    static const char *const TYPES[] = {"f32", "bf16", "f16", "q4_0", "q8_0"};
     float *want = rows_alloc(), *logits = rows_alloc();
     struct model m;
-    for (u32 i = 0; i < COUNT(MODELS); i++) {
-        model_open(&m, MODELS[i], TYPES[i % COUNT(TYPES)]);
+    for (u32 i = 0; i < 2 * COUNT(MODELS); i++) {
+        model_open(&m, MODELS[i / 2], i % 2 ? TYPES[3 + i / 2 % 2] : TYPES[i / 2 % 3]);
         fresh(&m, &PLAIN, want);
         for (u32 k = 0; k < COUNT(RUNS); k++) {
             memset(logits, 0xFF, N_ROWS * N_VOCAB * sizeof *logits);
