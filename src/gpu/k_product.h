@@ -8,31 +8,6 @@
  *
  *   shared memory: ring | staged rows | sums [2][n_seg][n8][32 lanes][4]  (with 32 rows [1]) */
 
-/* Where a SIMD group is in the tiles that it reads: tile `seg` (of all matrices of a unit) of unit `unit`. */
-struct tile_walk {
-    u32 unit, end;  /* end: of the share */
-    u32 seg;
-};
-
-/* The SIMD group's first tile and the step to its next; split: a unit's `tiles` are shared by the SIMD groups. */
-KFN void tile_walk_begin(struct at at, u32 from, u32 to, bool split, u32 tiles, THR struct tile_walk *w)
-{
-    w->unit = split ? from : from + at.simd;
-    w->end = to;
-    w->seg = split ? at.simd : 0u;
-    if (split && at.simd >= tiles)
-        w->unit = to;
-}
-
-KFN void tile_walk_next(struct at at, bool split, u32 tiles, THR struct tile_walk *w)
-{
-    w->seg += split ? GPU_SIMDS : 1u;
-    if (w->seg >= tiles) {
-        w->seg = split ? at.simd : 0u;
-        w->unit += split ? 1u : GPU_SIMDS;
-    }
-}
-
 KFN u32 panels_of(u32 n_out)
 {
     return (n_out + GPU_PANEL - 1u) / GPU_PANEL;
@@ -92,11 +67,9 @@ KFN void product_shape_of(CON const struct product_args *a, THR struct product_s
     s->slots = ring_slots(most);
 }
 
-/* The matrix and panel of a unit, whose tile of rows goes to *tile. */
-KFN void product_mat_of(CON const struct product_args *a, struct bufs b, THR const struct product_shape *s, u32 unit, THR u32 *tile, THR struct product_mat *m)
+/* The matrix and panel of panel p of all matrices. */
+KFN void product_mat_of(CON const struct product_args *a, struct bufs b, THR const struct product_shape *s, u32 p, THR struct product_mat *m)
 {
-    u32 p;
-    *tile = split_u32(unit, s->ends[2], &p);
     if (p < s->ends[0]) {
         m->m = 0u;
         m->type = a->type[0];
@@ -127,18 +100,54 @@ KFN void product_mat_of(CON const struct product_args *a, struct bufs b, THR con
     }
 }
 
+/* Where a SIMD group is in the tiles that it reads: tile seg of unit `unit`, panel p of the matrices, whose first tile is at w. */
+struct product_walk {
+    u32 unit, end, seg, p, bytes;
+    DEV const u8 *w;
+};
+
+KFN void product_walk_panel(CON const struct product_args *a, struct bufs b, THR const struct product_shape *s, THR struct product_walk *f)
+{
+    struct product_mat m;
+    product_mat_of(a, b, s, f->p, &m);
+    f->bytes = GPU_TILE_BYTES(m.type);
+    f->w = m.w + (u64)(m.panel * s->n_seg) * f->bytes;
+}
+
+/* p: panel of unit `from`. */
+KFN void product_walk_begin(struct at at, CON const struct product_args *a, struct bufs b, THR const struct product_shape *s, u32 from, u32 to, u32 p,
+                            THR struct product_walk *f)
+{
+    f->unit = s->split ? from : from + at.simd;
+    f->end = to;
+    f->seg = s->split ? at.simd : 0u;
+    f->p = s->split ? p : p + at.simd;
+    while (f->p >= s->ends[2])
+        f->p -= s->ends[2];
+    product_walk_panel(a, b, s, f);
+}
+
+KFN void product_walk_on(struct at at, CON const struct product_args *a, struct bufs b, THR const struct product_shape *s, THR struct product_walk *f)
+{
+    f->seg += s->split ? GPU_SIMDS : 1u;
+    if (f->seg < s->n_seg)
+        return;
+    f->seg = s->split ? at.simd : 0u;
+    f->unit += s->split ? 1u : GPU_SIMDS;
+    f->p += s->split ? 1u : GPU_SIMDS;
+    while (f->p >= s->ends[2])
+        f->p -= s->ends[2];
+    product_walk_panel(a, b, s, f);
+}
+
 /* The walk's tile on its way into a slot. */
-KFN void product_fetch(struct at at, CON const struct product_args *a, struct bufs b, THR const struct product_shape *s, THR struct tile_walk *f, SHM u32 *ring,
+KFN void product_fetch(struct at at, CON const struct product_args *a, struct bufs b, THR const struct product_shape *s, THR struct product_walk *f, SHM u32 *ring,
                        u32 slot)
 {
     if (f->unit >= f->end)
         return;
-    u32 tile;
-    struct product_mat m;
-    product_mat_of(a, b, s, f->unit, &tile, &m);
-    u32 bytes = GPU_TILE_BYTES(m.type);
-    ring_fetch(at, ring, slot, RING_MARKS + slot * s->slot_words, m.w + ((u64)m.panel * s->n_seg + f->seg) * bytes, bytes);
-    tile_walk_next(at, s->split, s->n_seg, f);
+    ring_fetch(at, ring, slot, RING_MARKS + slot * s->slot_words, f->w + f->seg * f->bytes, f->bytes);
+    product_walk_on(at, a, b, s, f);
 }
 
 /* The rows of a tile, row0.., n of them, into shared memory. */
@@ -175,20 +184,33 @@ KFN void product_put(CON const struct product_args *a, struct bufs b, THR const 
     }
 }
 
+KFN void product_tile_sums(struct at at, const u32 n8, const u32 type, u32 n_rows, SHM const u32 *tile, SHM const u32 *stage, u32 n_pad, u32 seg,
+                           THR const struct columns *col, THR const struct pair_columns *few, THR float *v)
+{
+    if (n8 == 1u && n_rows == 1u)
+        tile_sums_few(at, 1, type, tile, stage, n_pad, 8u, seg, few, v);
+    else if (n8 == 1u && n_rows == 2u)
+        tile_sums_few(at, 2, type, tile, stage, n_pad, 8u, seg, few, v);
+    else
+        tile_sums(at, n8, type, tile, stage, n_pad, 8u * n8, seg, col, v);
+}
+
 KFN void product_few(struct at at, const u32 n8, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
     SHM u32 *ring = shm, *stage = shm + RING_WORDS;
-    u32 all_rows = in[IN_ROWS + a->which], from, to, slot = 0, turn = 0, done = ~0u;
+    u32 all_rows = in[IN_ROWS + a->which], from, to, slot = 0, turn = 0, tile, p;
+    bool fresh = true, again = false; /* the rows of this tile are to be staged; others were before them */
     struct product_shape s;
-    struct tile_walk f, w;
+    struct product_walk f, w;
     struct columns col[4];
     struct pair_columns few;
     float total[16];
     product_shape_of(a, &s);
     SHM float *sums = (SHM float *)(stage + STAGE_WORDS(8u * n8, s.n_pad));
     share_units(at, (all_rows + 8u * n8 - 1u) / (8u * n8) * s.ends[2], &from, &to);
-    tile_walk_begin(at, from, to, s.split, s.n_seg, &f);
+    tile = split_u32(from, s.ends[2], &p);
+    product_walk_begin(at, a, b, &s, from, to, p, &f);
     w = f;
     for (u32 i = 0; i < s.slots; i++)
         product_fetch(at, a, b, &s, &f, ring, i);
@@ -198,50 +220,43 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
     few.s[1] = 2u;
     NO_UNROLL
     for (u32 unit = from; unit < to;) { /* the group's steps: one panel, or one for each SIMD group, of one tile of rows */
-        u32 tile, n_rows, n_units = s.split ? 1u : least_u32(GPU_SIMDS, to - unit), row0;
+        u32 n_units = s.split ? 1u : least_u32(least_u32(GPU_SIMDS, to - unit), s.ends[2] - p);
+        u32 row0 = tile * 8u * n8, n_rows = least_u32(8u * n8, all_rows - row0);
         struct product_mat m;
-        product_mat_of(a, b, &s, unit, &tile, &m);
-        u32 left = (tile + 1u) * s.ends[2] - unit; /* units of this tile of rows */
-        row0 = tile * 8u * n8;
-        n_rows = least_u32(8u * n8, all_rows - row0);
-        if (tile != done) {
-            if (!s.split && done != ~0u)
+        if (fresh) {
+            if (!s.split && again)
                 BARRIER(at);
             product_stage(at, n8, a, b, stage, row0, n_rows);
             BARRIER(at);
-            done = tile;
+            fresh = false;
+            again = true;
         }
-        n_units = least_u32(n_units, left);
-        bool mine = s.split ? at.simd < s.n_seg : w.unit < unit + n_units;
-        if (mine) {
-            if (!s.split)
-                product_mat_of(a, b, &s, w.unit, &tile, &m);
+        if (w.unit < unit + n_units) {
+            product_mat_of(a, b, &s, w.p, &m);
             UNROLL
             for (u32 i = 0; i < 4u * n8; i++)
                 total[i] = 0.0f;
             NO_UNROLL
             for (u32 now = w.unit; w.unit == now;) {
                 float v[16];
+                u32 seg = w.seg;
                 ring_take(at, ring, slot);
                 SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s.slot_words;
-                if (n8 == 1u && n_rows == 1u) {
-                    FOR_TYPE(m.type, tile_sums_few(at, 1, type, at_slot, stage, s.n_pad, 8u, w.seg, &few, v))
-                } else if (n8 == 1u && n_rows == 2u) {
-                    FOR_TYPE(m.type, tile_sums_few(at, 2, type, at_slot, stage, s.n_pad, 8u, w.seg, &few, v))
-                } else {
-                    FOR_TYPE(m.type, tile_sums(at, n8, type, at_slot, stage, s.n_pad, 8u * n8, w.seg, col, v))
-                }
+                if (m.type == GT_Q4_0)
+                    product_tile_sums(at, n8, GT_Q4_0, n_rows, at_slot, stage, s.n_pad, seg, col, &few, v);
+                else
+                    FOR_TYPE(m.type, product_tile_sums(at, n8, type, n_rows, at_slot, stage, s.n_pad, seg, col, &few, v))
                 SIMD_BARRIER(at);
                 product_fetch(at, a, b, &s, &f, ring, slot);
                 slot = slot + 1u == s.slots ? 0u : slot + 1u;
                 if (s.split) {
-                    sums_put(at, n8, sums + (turn * s.n_seg + w.seg) * n8 * 128u, v);
+                    sums_put(at, n8, sums + (turn * s.n_seg + seg) * n8 * 128u, v);
                 } else {
                     UNROLL
                     for (u32 i = 0; i < 4u * n8; i++)
                         total[i] = total[i] + v[i];
                 }
-                tile_walk_next(at, s.split, s.n_seg, &w);
+                product_walk_on(at, a, b, &s, &w);
             }
             if (!s.split) {
                 UNROLL
@@ -253,6 +268,7 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
             }
         }
         if (s.split) {
+            product_mat_of(a, b, &s, p, &m);
             BARRIER(at);
             for (u32 i = at.thread; i < n8 * 128u; i += GPU_THREADS) {
                 u32 lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u), out = m.panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
@@ -265,6 +281,12 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
                 turn ^= 1u;
         }
         unit += n_units;
+        p += n_units;
+        if (p == s.ends[2]) {
+            p = 0;
+            tile++;
+            fresh = true;
+        }
     }
 }
 
