@@ -663,9 +663,9 @@ static bool launch_differs(enum gpu_kernel k, const union gpu_args *a, struct bu
     return launch_on(k, a, b, 1, shm_bytes, &err) || area_differs(out) >= 0;
 }
 
-static bool routes_differ(enum gpu_kernel k, u32 rows)
+static bool routes_differ(enum gpu_kernel k, u32 rows, u32 n_used)
 {
-    struct routes s = routes_of(rows, 64, 8);
+    struct routes s = routes_of(rows, 64, n_used);
     s.a.route_.per_row = 0;
     routes_logits(&s);
     want_route(&s);
@@ -717,7 +717,7 @@ static bool any_differs(u32 file)
 {
     if (file == ROWS_FILE)
         return norms_differ();
-    return file == ROUTE_FILE ? routes_differ(GK_route_group, 3) || routes_differ(GK_group, 40)
+    return file == ROUTE_FILE ? routes_differ(GK_route_group, 3, 8) || routes_differ(GK_route_group, 3, 9) || routes_differ(GK_group, 40, 8)
                               : picks_differ(GK_pick, 1, 33000, LIKE_CHANCE) || picks_differ(GK_pick, 1, 12000, FEW_TIES) ||
                                     picks_differ(GK_pick, 2, 600, NOT_FINITE) || picks_differ(GK_pick_join, 3, 3000, NOT_FINITE);
 }

@@ -66,6 +66,8 @@ KFN float sqrt_rn(float x) { return __fsqrt_rn(x); }
 KFN float div_rn(float a, float b) { return __fdiv_rn(a, b); }
 KFN float div_near(float a, float b) { return __fdividef(a, b); } /* within two units in the last place: for split_u32 alone */
 KFN u32 popcount(u32 v) { return (u32)__popc(v); }
+/* Of words to which several threads may add at once; what stood there is not told, since that would depend on the order. */
+KFN void shm_add_u32(SHM u32 *p, u32 v) { atomicAdd(p, v); }
 
 /* One way to read and one to write a half: exact, as ex_half and ex_to_half (denormals kept). */
 KFN float half_value(u32 h)
@@ -207,6 +209,7 @@ KFN float div_rn(float a, float b) { return a / b; }
 KFN float div_near(float a, float b) { return a / b; }
 KFN float half_value(u32 h) { return ex_half(h); }
 KFN u32 popcount(u32 v) { return (u32)__builtin_popcount(v); }
+KFN void shm_add_u32(u32 *p, u32 v) { *p += v; } /* a lane runs on to its next meeting */
 KFN w4 load16(const void *p) { return *(const w4 *)p; }
 KFN w4 load16_once(const void *p) { return *(const w4 *)p; }
 KFN w2 load8(const void *p) { return *(const w2 *)p; }

@@ -11,7 +11,9 @@
  * Shared memory of route_group and group, words (E = n_experts; GPU_SHM_ROUTE):
  *   [0, 8 E)         counters: (SIMD group, expert); after the scan the place of the next such pair. route_group before that: the ids
  *                    of at most 32 pairs
- *   [8 E, 8 E + 24)  the scan: pairs, tiles and experts that are hit, of each SIMD group's lanes */
+ *   [8 E, 8 E + 24)  the scan: pairs, tiles and experts that are hit, of each SIMD group's lanes
+ *
+ * Where there are at most 128 experts and 8 of them used, route_group does both at once, below ("few experts"). */
 
 /* Of the lists, on pointers. */
 struct lists {
@@ -86,9 +88,10 @@ KFN void route_weights(struct at at, CON const struct route_args *a, DEV const f
         w[s] = ex_flush(div_rn(e[s], sum) * a->used_scale);
 }
 
-/* One row, experts in PER registers of each lane: PER * 32 >= n_experts. found: rank r's expert in lane r % 32 of found[r / 32]. */
-#define ROUTE_ROW(PER)                                                                                           \
-    KFN void route_row_##PER(struct at at, CON const struct route_args *a, DEV const float *logits, THR u32 *found, THR float *w) \
+/* One row, experts in PER registers of each lane: PER * 32 >= n_experts. found: rank r's expert in lane r % 32 of found[r / 32], kept: its
+ * key. Returns rank 0's key. */
+#define ROUTE_CHOOSE(PER)                                                                                        \
+    KFN u32 route_choose_##PER(struct at at, CON const struct route_args *a, DEV const float *logits, THR u32 *found, THR u32 *kept) \
     {                                                                                                            \
         u32 key[PER];                                                                                            \
         UNROLL                                                                                                   \
@@ -96,7 +99,7 @@ KFN void route_weights(struct at at, CON const struct route_args *a, DEV const f
             u32 e = 32u * j + at.lane;                                                                           \
             key[j] = e < a->n_experts ? route_key(logits[e]) : 0u;                                               \
         }                                                                                                        \
-        u32 first = 0, kept[2] = {0, 0};                                                                         \
+        u32 first = 0;                                                                                           \
         for (u32 r = 0; r < a->n_used; r++) {                                                                    \
             u32 best = key[0], id = at.lane;                                                                     \
             UNROLL                                                                                               \
@@ -117,25 +120,27 @@ KFN void route_weights(struct at at, CON const struct route_args *a, DEV const f
                     kept[s] = top;                                                                               \
                 }                                                                                                \
         }                                                                                                        \
-        route_weights(at, a, logits, kept, first, w);                                                            \
+        return first;                                                                                            \
     }
 
-ROUTE_ROW(4)
-ROUTE_ROW(16)
-ROUTE_ROW(32)
+ROUTE_CHOOSE(4)
+ROUTE_CHOOSE(16)
+ROUTE_CHOOSE(32)
 
 /* A row's ids and weights to the lists; what a lane found stays in found. */
 KFN void route_row(struct at at, CON const struct route_args *a, DEV const float *logits, THR const struct lists *l, u32 row,
                    THR u32 *found)
 {
+    u32 kept[2] = {0, 0}, first;
     float w[2];
     logits += (u64)row * a->stride;
     if (a->n_experts <= 128u)
-        route_row_4(at, a, logits, found, w);
+        first = route_choose_4(at, a, logits, found, kept);
     else if (a->n_experts <= 512u)
-        route_row_16(at, a, logits, found, w);
+        first = route_choose_16(at, a, logits, found, kept);
     else
-        route_row_32(at, a, logits, found, w);
+        first = route_choose_32(at, a, logits, found, kept);
+    route_weights(at, a, logits, kept, first, w);
     UNROLL
     for (u32 s = 0; s < 2; s++) {
         u32 r = 32u * s + at.lane;
@@ -351,13 +356,251 @@ KFN void k_group(struct at at, CON const struct route_args *a, struct bufs b, SH
         group_all(at, a, &l, n, at.lane < n ? l.ids[at.lane] : 0u, shm);
 }
 
+/* ---- few experts: at most 128 (a multiple of 4), 8 used, 64 rows, all by one group ----
+ *
+ * SIMD group w has rows w, w + 8, w + 16, ..., up to 8 of them, and looks at 1, 2, 4 or all 8 at once: each is a chain of steps that wait.
+ * Lane l has experts 4l..4l+3 of each as short keys: 25 bits that order as the logit does, then the expert, so that no two are the same and
+ * a rank is one maximum. A lane keeps its four sorted; who has the maximum writes it down and moves up. What 25 bits
+ * cannot tell shows in the ranks (see few_wrong), and such a row is chosen again with whole keys: one row in some hundreds.
+ *
+ * Then lane 8 s + r has rank r of the SIMD group's row s, or s + 4: its pair. A row has an expert once, so the rows that chose an expert are
+ * a set of bits; a pair's place is the number of pairs of experts before its own, and of rows before its own in the set.
+ *
+ * Shared memory, words:
+ *   [0, 256)     chosen: 128 (row / 32) + expert: bit row % 32
+ *   [256, 288)   counts: rows that chose expert e, byte e % 4 of word e / 4 (at most 64)
+ *   [288, 1056)  ranks: (SIMD group, its row s): the short keys of ranks 0..8, and 3 words unused so that four rows meet no bank twice */
+
+enum { FEW_EXPERTS = 128, FEW_USED = 8, FEW_COUNTS = 256, FEW_RANKS = 288, FEW_ROW_RANKS = 12, FEW_ID = FEW_EXPERTS - 1 };
+
+KFN bool few_experts(CON const struct route_args *a)
+{
+    return a->n_experts <= FEW_EXPERTS && a->n_experts % 4u == 0 && a->n_used <= FEW_USED;
+}
+
+/* As route_key, but for the zeros and NaN: few_wrong finds those. */
+KFN u32 few_key(u32 u, u32 e)
+{
+    u32 key = u ^ ((u32)((i32)u >> 31) | 0x80000000u);
+    return (key & ~(u32)FEW_ID) | e;
+}
+
+KFN void few_order(THR u32 *a, THR u32 *b)
+{
+    u32 most = *a > *b ? *a : *b, least = *a > *b ? *b : *a;
+    *a = most;
+    *b = least;
+}
+
+/* Short keys of ranks 0..n_used of this SIMD group's first n rows (n: a constant); a row that is not there has any. */
+KFN void few_choose(struct at at, const u32 n, CON const struct route_args *a, DEV const float *logits, u32 rows, SHM u32 *ranks)
+{
+    u32 key[8][4], e = 4u * at.lane;
+    w4 x[8];
+    UNROLL
+    for (u32 s = 0; s < n; s++) {
+        u32 row = GPU_SIMDS * s + at.simd;
+        w4 none = {~0u, ~0u, ~0u, ~0u}; /* keys below all others' */
+        x[s] = row < rows && e < a->n_experts ? load16(logits + row * a->stride + e) : none;
+    }
+    UNROLL
+    for (u32 s = 0; s < n; s++) {
+        THR u32 *k = key[s];
+        k[0] = few_key(x[s].x, e);
+        k[1] = few_key(x[s].y, e + 1u);
+        k[2] = few_key(x[s].z, e + 2u);
+        k[3] = few_key(x[s].w, e + 3u);
+        few_order(&k[0], &k[1]);
+        few_order(&k[2], &k[3]);
+        few_order(&k[0], &k[2]);
+        few_order(&k[1], &k[3]);
+        few_order(&k[1], &k[2]);
+    }
+    for (u32 r = 0; r <= a->n_used; r++) {
+        UNROLL
+        for (u32 s = 0; s < n; s++) {
+            THR u32 *k = key[s];
+            u32 top = simd_max_u32(at, k[0]);
+            bool mine = k[0] == top;
+            if (mine)
+                ranks[FEW_ROW_RANKS * s + r] = top;
+            k[0] = mine ? k[1] : k[0];
+            k[1] = mine ? k[2] : k[1];
+            k[2] = mine ? k[3] : k[2]; /* k[3] stays: who has no more comes first again, and few_wrong sees it */
+        }
+    }
+}
+
+/* Whether short keys may not say that a rank with `key` comes where it does, before one with `after`: NaN or infinite, a zero (or so small)
+ * with its sign, or no difference. */
+KFN bool few_wrong(u32 key, u32 after)
+{
+    const u32 minus_zero = 0x7FFFFFFFu / FEW_EXPERTS;
+    return key - 0x00800000u >= 0xFF000000u || key / FEW_EXPERTS == after / FEW_EXPERTS || key / FEW_EXPERTS == minus_zero ||
+           after / FEW_EXPERTS == minus_zero;
+}
+
+/* The expert of a lane's pair: rank lane % 8 of the row in the lane's eighth of `ranks`; 0 where there is none. row: of rank lane / 8 = 0. */
+KFN u32 few_expert(struct at at, CON const struct route_args *a, DEV const float *logits, u32 row, bool live, SHM u32 *ranks)
+{
+    SHM u32 *mine = ranks + FEW_ROW_RANKS * (at.lane / 8u) + at.lane % 8u;
+    u32 key = live ? mine[0] : 0u, wrong = simd_ballot(at, live && few_wrong(key, mine[1]));
+    if (wrong) {
+        NO_UNROLL
+        for (u32 s = 0; s < 4u; s++) {
+            u32 found[2] = {0, 0}, kept[2];
+            if ((wrong >> 8u * s & 255u) == 0)
+                continue;
+            route_choose_4(at, a, logits + (row + GPU_SIMDS * s) * a->stride, found, kept);
+            if (at.lane < a->n_used)
+                ranks[FEW_ROW_RANKS * s + at.lane] = found[0];
+        }
+        SIMD_BARRIER(at);
+        key = live ? mine[0] : 0u;
+    }
+    return key & FEW_ID;
+}
+
+/* Weight of a lane's pair, of the logit x. */
+KFN float few_weight(struct at at, CON const struct route_args *a, DEV const float *logits, u32 row, u32 rows, bool live, float x)
+{
+    u32 eight = at.lane & 24u;
+    float top = EX_FLOAT(shuffle_from(at, EX_BITS(x), eight)), v[FEW_USED];
+    float e = live ? ex_flush(ex_exp(x - top)) : 0.0f, sum = 0.0f;
+    UNROLL
+    for (u32 k = 0; k < FEW_USED; k++)
+        v[k] = EX_FLOAT(shuffle_from(at, EX_BITS(e), eight + k));
+    UNROLL
+    for (u32 k = 0; k < FEW_USED; k++)
+        sum = sum + v[k]; /* + 0 past the last */
+    if (!a->used_norm) {
+        NO_UNROLL
+        for (u32 s = 0; s < 4u; s++) {
+            u32 r = row + GPU_SIMDS * s;
+            float t = EX_FLOAT(shuffle_from(at, EX_BITS(top), 8u * s));
+            if (r < rows)
+                t = route_sum_all(at, a->n_experts, logits + r * a->stride, t);
+            sum = s == at.lane / 8u ? t : sum;
+        }
+    }
+    return ex_flush(div_rn(e, sum) * a->used_scale);
+}
+
+/* A lane's four experts, and what it takes to find a pair's place. */
+struct few_counts {
+    u32 count, tiles;         /* a byte an expert */
+    u32 before;               /* pairs | tiles << 16 of the experts of lanes before */
+    u32 per_tile, whole;      /* pairs in a tile; x * whole >> 20 = x / per_tile for x <= 318 */
+};
+
+KFN void few_count(struct at at, CON const struct route_args *a, SHM const u32 *counts, u32 whole, THR struct few_counts *c)
+{
+    c->count = counts[at.lane];
+    c->per_tile = a->tile_rows;
+    c->whole = whole;
+    c->tiles = 0;
+    UNROLL
+    for (u32 k = 0; k < 4; k++)
+        c->tiles |= ((c->count >> 8u * k & 255u) + c->per_tile - 1u) * whole >> 20 << 8u * k;
+    u32 mine = (u32)dot4(c->count, 0x01010101u, 0) | (u32)dot4(c->tiles, 0x01010101u, 0) << 16;
+    c->before = simd_scan(at, mine) - mine;
+}
+
+/* A pair, i, of expert e, with `ahead` pairs of it before, goes to its place, and begins a tile or does not. */
+KFN void few_place(struct at at, THR const struct lists *l, THR const struct few_counts *c, u32 i, u32 e, u32 ahead, bool live)
+{
+    u32 from = e / 4u, byte = e % 4u * 8u;
+    u32 before = shuffle_from(at, c->before, from), count = shuffle_from(at, c->count, from), tiles = shuffle_from(at, c->tiles, from);
+    u32 to = (before & 0xFFFFu) + (count * 0x01010100u >> byte & 255u) + ahead, tile = ahead * c->whole >> 20; /* sums of bytes: at most 192 */
+    if (!live)
+        return;
+    l->pairs[to] = i;
+    if (ahead == tile * c->per_tile) {
+        DEV u32 *t = l->tiles + 1 + 2u * ((before >> 16) + (tiles * 0x01010100u >> byte & 255u) + tile);
+        t[0] = e;
+        t[1] = to | least_u32(c->per_tile, (count >> byte & 255u) - ahead) << 24;
+    }
+}
+
+KFN void few_totals(struct at at, CON const struct route_args *a, THR const struct lists *l, u32 n, SHM const u32 *counts,
+                    THR const struct few_counts *c)
+{
+    u32 hits = (u32)simd_sum_i32(at, (i32)popcount((counts[at.lane] + 0x7F7F7F7Fu) & 0x80808080u));
+    if (at.lane == 31u) {
+        l->tiles[0] = a->per_row ? n : (c->before >> 16) + (u32)dot4(c->tiles, 0x01010101u, 0);
+        if (l->hits)
+            *l->hits = a->per_row && n > 32u ? n : hits;
+    }
+}
+
+KFN void few_route_group(struct at at, CON const struct route_args *a, THR const struct lists *l, DEV const float *logits, u32 rows, SHM u32 *shm)
+{
+    SHM u32 *counts = shm + FEW_COUNTS, *ranks = shm + FEW_RANKS + 8u * FEW_ROW_RANKS * at.simd;
+    u32 e[2], rest, whole = split_u32(1u << 20, a->tile_rows, &rest) + 1u;
+    u32 bit = at.lane / 8u * 8u + at.simd, parts = rows > 32u ? 2u : 1u; /* bit: the row, or 32 less */
+    float x[2];
+    bool used = at.lane % 8u < a->n_used;
+    shm[at.thread] = 0;
+    if (at.thread < 32u)
+        counts[at.thread] = 0;
+    BARRIER(at);
+    if (rows <= 8u)
+        few_choose(at, 1, a, logits, rows, ranks);
+    else if (rows <= 16u)
+        few_choose(at, 2, a, logits, rows, ranks);
+    else if (rows <= 32u)
+        few_choose(at, 4, a, logits, rows, ranks);
+    else
+        few_choose(at, 8, a, logits, rows, ranks);
+    SIMD_BARRIER(at);
+    UNROLL
+    for (u32 p = 0; p < 2u; p++) {
+        if (p >= parts)
+            break;
+        bool live = used && bit + 32u * p < rows;
+        e[p] = few_expert(at, a, logits, 32u * p + at.simd, live, ranks + 4u * FEW_ROW_RANKS * p);
+        x[p] = live ? logits[(bit + 32u * p) * a->stride + e[p]] : 0.0f;
+        if (live) {
+            shm_add_u32(shm + FEW_EXPERTS * p + e[p], 1u << bit);
+            shm_add_u32(counts + e[p] / 4u, 1u << e[p] % 4u * 8u);
+        }
+    }
+    BARRIER(at);
+    struct few_counts c;
+    few_count(at, a, counts, whole, &c);
+    UNROLL
+    for (u32 p = 0; p < 2u; p++) {
+        if (p >= parts)
+            break;
+        u32 row = bit + 32u * p, i = row * a->n_used + at.lane % 8u;
+        bool live = used && row < rows;
+        float w = few_weight(at, a, logits, 32u * p + at.simd, rows, live, x[p]);
+        if (live) {
+            l->ids[i] = e[p];
+            l->w[i] = w;
+        }
+        if (!a->per_row) {
+            u32 ahead = popcount(shm[FEW_EXPERTS * p + e[p]] & ((1u << bit) - 1u)) + (p ? popcount(shm[e[p]]) : 0u);
+            few_place(at, l, &c, i, e[p], ahead, live);
+        } else if (live) {
+            l->pairs[i] = i;
+            l->tiles[1 + 2u * i] = e[p];
+            l->tiles[2 + 2u * i] = i | 1u << 24;
+        }
+    }
+    if (at.simd == 0)
+        few_totals(at, a, l, rows * a->n_used, counts, &c);
+}
+
 /* Rows over the SIMD groups, then the lists. Few pairs go from one to the other through shared memory. */
 KFN void k_route_group(struct at at, CON const struct route_args *a, struct bufs b, SHM u32 *shm)
 {
     u32 rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which], n = rows * a->n_used, found[2] = {0, 0};
     struct lists l;
     lists_at(&l, a, (DEV u32 *)b.p[2], (DEV u32 *)b.p[3]);
-    if (at.group == 0) {
+    if (at.group == 0 && few_experts(a)) {
+        few_route_group(at, a, &l, (DEV const float *)b.p[1], rows, shm);
+    } else if (at.group == 0) {
         for (u32 row = at.simd; row < rows; row += GPU_SIMDS) {
             route_row(at, a, (DEV const float *)b.p[1], &l, row, found);
             if (n <= 32u && at.lane < a->n_used)

@@ -76,7 +76,7 @@ enum {
 /* Shared memory of a launch, bytes; groups start with it undefined. */
 #define GPU_SHM_NONE 0u
 #define GPU_SHM_NORM(n) (4u * (((n) + 31u) / 32u * 32u + 4u)) /* k_rows.h: norm */
-#define GPU_SHM_ROUTE(n_experts) (32u * (n_experts) + 128u) /* k_route.h: group, route_group */
+#define GPU_SHM_ROUTE(n_experts) (32u * ((n_experts) > 128u ? (n_experts) : 128u) + 128u) /* k_route.h: group, route_group */
 #define GPU_SHM_PICK 3200u                                  /* k_pick.h */
 #define GPU_SHM_PICK_JOIN 24592u
 /* Products (k_stage.h): the ring, n columns of staged rows with scales and sums, and sums of tiles. n: 8, 16, 32 for product_1, _2, _4. */
