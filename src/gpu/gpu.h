@@ -153,6 +153,11 @@ KFN void tile_16(struct at at, THR i32 *c, u32 a0, u32 a1, u32 b0)
 
 #else /* C, on fibers: the same words as functions of emu.c */
 
+#if defined(__clang__)
+/* SHM, DEV and their like are empty here: a line that begins with one behind an `if` begins, for clang, where its second word stands. */
+#pragma clang diagnostic ignored "-Wmisleading-indentation"
+#endif
+
 #include "base/exact.h"
 
 typedef struct {
