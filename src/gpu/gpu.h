@@ -145,6 +145,17 @@ KFN void tile_s(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+/* The same from 0: c = A . B. */
+KFN void tile_u0(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
+}
+KFN void tile_s0(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
+}
 KFN void tile_16(struct at at, THR i32 *c, u32 a0, u32 a1, u32 b0)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
@@ -234,6 +245,16 @@ KFN void ring_take(struct at at, u32 *ring, u32 slot)
 }
 KFN void tile_u(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, false); }
 KFN void tile_s(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, true); }
+KFN void tile_u0(struct at at, i32 *c, const u32 *a, const u32 *b)
+{
+    c[0] = c[1] = c[2] = c[3] = 0;
+    emu_tile(at.fiber, c, a, b, false);
+}
+KFN void tile_s0(struct at at, i32 *c, const u32 *a, const u32 *b)
+{
+    c[0] = c[1] = c[2] = c[3] = 0;
+    emu_tile(at.fiber, c, a, b, true);
+}
 KFN void tile_16(struct at at, i32 *c, u32 a0, u32 a1, u32 b0) { emu_tile_16(at.fiber, c, a0, a1, b0); }
 
 #endif

@@ -151,21 +151,19 @@ KFN void experts_fetch(struct at at, THR const struct experts_shape *s, THR stru
     experts_walk_on(at, s, f);
 }
 
-/* A lane's columns when the pairs' rows are the staged columns. */
+/* A lane's columns when the pairs' rows are the staged columns: of tile_sums, and of tile_sums_4. */
 KFN void experts_columns(struct at at, THR const struct experts_shape *s, THR const struct experts_tile *tile, u32 per, THR struct columns *col,
-                         THR struct pair_columns *few)
+                         THR struct columns *one)
 {
     u32 g = at.lane >> 2, t = at.lane & 3u, rest, last = tile->n_pairs - 1u;
     DEV const u32 *pairs = s->pairs + tile->first;
-    col[0].q = split_u32(pairs[least_u32(g, last)], per, &rest) * STAGE_STRIDE(s->n_pad) + t * 4u;
-    col[0].s0 = 2u * split_u32(pairs[least_u32(2u * t, last)], per, &rest);
-    col[0].s1 = 2u * split_u32(pairs[least_u32(2u * t + 1u, last)], per, &rest);
-    UNROLL
-    for (u32 j = 0; j < 2u; j++) { /* of the first two pairs: lane 0's scales */
-        u32 row = shuffle_from(at, j ? col[0].s1 : col[0].s0, 0) / 2u;
-        few->q[j] = row * STAGE_STRIDE(s->n_pad);
-        few->s[j] = 2u * row;
-    }
+    u32 row = split_u32(pairs[least_u32(g, last)], per, &rest); /* of pair g; the others have theirs from the lane that has that g */
+    col->q = row * STAGE_STRIDE(s->n_pad) + t * 4u;
+    col->s0 = 2u * shuffle_from(at, row, 8u * t);
+    col->s1 = 2u * shuffle_from(at, row, 8u * t + 4u);
+    one->q = shuffle_from(at, row, g / 2u * 4u) * STAGE_STRIDE(s->n_pad) + t * 4u;
+    one->s0 = 2u * shuffle_from(at, row, 4u * t);
+    one->s1 = 0u;
 }
 
 /* What the units of a launch share: rows by act (or by floats), `per` pairs to a row; all: staged once, by the caller. */
@@ -210,17 +208,6 @@ KFN void experts_put_act(struct at at, const u32 n8, THR const struct experts_sh
 /* TYPE_ANY: as the shape says, tile by tile; else both matrices are of that type, a constant. */
 #define TYPE_ANY 99u
 
-KFN void experts_tile_sums(struct at at, const u32 n8, const u32 type, u32 n_pairs, SHM const u32 *tile, SHM const u32 *stage, u32 n_pad, u32 seg,
-                           THR const struct columns *col, THR const struct pair_columns *few, THR float *v)
-{
-    if (n_pairs == 1u)
-        tile_sums_few(at, 1, type, tile, stage, n_pad, 8u * n8, seg, few, v);
-    else if (n_pairs == 2u)
-        tile_sums_few(at, 2, type, tile, stage, n_pad, 8u * n8, seg, few, v);
-    else
-        tile_sums(at, n8, type, tile, stage, n_pad, 8u * n8, seg, col, v);
-}
-
 KFN void experts_few(struct at at, const u32 n8, const u32 type_of, THR const struct experts_shape *s, THR const struct experts_rows *r, SHM u32 *ring,
                      THR struct experts_walk *f, u32 from, u32 to)
 {
@@ -230,16 +217,14 @@ KFN void experts_few(struct at at, const u32 n8, const u32 type_of, THR const st
     struct experts_walk w;
     struct experts_at here;
     struct columns col[4];
-    struct pair_columns few;
+    struct columns one;
     float total[16], second[16];
     if (from >= to) /* nothing for the group: no barrier is met by anyone */
         return;
     experts_walk_begin(at, s, from, to, &w);
     experts_at_begin(s, from, &here);
     columns_in_order(at, n8, s->n_pad, col);
-    few.q[0] = few.s[0] = 0u;
-    few.q[1] = STAGE_STRIDE(s->n_pad);
-    few.s[1] = 2u;
+    column_in_order(at, s->n_pad, &one);
     NO_UNROLL
     for (u32 unit = from; unit < to;) {
         u32 n_units = s->split ? 1u : least_u32(GPU_SIMDS, to - unit); /* not split: a unit is one panel */
@@ -254,8 +239,9 @@ KFN void experts_few(struct at at, const u32 n8, const u32 type_of, THR const st
         if (w.unit < unit + n_units) {
             struct experts_tile mine = w.at.pairs;
             u32 panel = w.at.u * s->width;
+            bool four = n8 == 1u && mine.n_pairs <= 4u;
             if (r->all && mine.first != known) {
-                experts_columns(at, s, &mine, r->per, col, &few);
+                experts_columns(at, s, &mine, r->per, col, &one);
                 known = mine.first;
             }
             UNROLL
@@ -270,21 +256,22 @@ KFN void experts_few(struct at at, const u32 n8, const u32 type_of, THR const st
                 SHM const u32 *tile = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s->slot_words;
                 if (type_of == TYPE_ANY) {
                     FOR_TYPE(up ? s->type1 : s->type0,
-                             experts_tile_sums(at, n8, type, mine.n_pairs, tile, stage, s->n_pad, seg, col, &few, v))
+                             product_tile_sums(at, n8, type, four, tile, stage, s->n_pad, seg, col, &one, v))
                 } else {
-                    experts_tile_sums(at, n8, type_of, mine.n_pairs, tile, stage, s->n_pad, seg, col, &few, v);
+                    product_tile_sums(at, n8, type_of, four, tile, stage, s->n_pad, seg, col, &one, v);
                 }
                 SIMD_BARRIER(at);
                 experts_fetch(at, s, f, ring, slot);
                 slot = slot + 1u == s->slots ? 0u : slot + 1u;
                 if (s->split) {
-                    sums_put(at, n8, sums + ((turn * s->tiles + n * s->n_seg) + seg) * n8 * 128u, v);
+                    sums_put(at, n8, four, sums + ((turn * s->tiles + n * s->n_seg) + seg) * n8 * 128u, v);
                 } else {
                     UNROLL
-                    for (u32 i = 0; i < 4u * n8; i++) {
-                        total[i] = up ? total[i] : total[i] + v[i];
-                        second[i] = up ? second[i] + v[i] : second[i];
-                    }
+                    for (u32 i = 0; i < 4u * n8; i++)
+                        if (i < 2u || !four) {
+                            total[i] = up ? total[i] : total[i] + v[i];
+                            second[i] = up ? second[i] + v[i] : second[i];
+                        }
                 }
                 experts_walk_on(at, s, &w);
             }
@@ -292,6 +279,10 @@ KFN void experts_few(struct at at, const u32 n8, const u32 type_of, THR const st
                 UNROLL
                 for (u32 i = 0; i < 4u * n8; i++) {
                     u32 c = i / 4u * 8u + 2u * (at.lane & 3u) + (i & 1u), out = panel * GPU_PANEL + (at.lane >> 2) + (i >> 1 & 1u) * 8u;
+                    if (four) {
+                        c = i < 2u ? at.lane & 3u : mine.n_pairs;
+                        out = panel * GPU_PANEL + (at.lane >> 2) + (i & 1u) * 8u;
+                    }
                     if (c < mine.n_pairs && out < r->n_out)
                         r->y[(u64)s->pairs[mine.first + c] * r->y_stride + out] = s->mats == 2u ? silu_times(total[i], second[i]) : total[i];
                 }
@@ -432,21 +423,22 @@ KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct
     for (u32 p = from; p < to; p++) {
         NO_UNROLL
         for (u32 pair = at.simd; pair < n_pairs; pair += GPU_SIMDS) {
-            struct pair_columns few;
+            struct columns one; /* all four the same */
             float total[2] = {0.0f, 0.0f};
-            few.q[0] = pair * STAGE_STRIDE(s->n_pad);
-            few.s[0] = 2u * pair;
+            one.q = pair * STAGE_STRIDE(s->n_pad) + (at.lane & 3u) * 4u;
+            one.s0 = 2u * pair;
+            one.s1 = 0u;
             NO_UNROLL
             for (u32 seg = 0; seg < s->n_seg; seg++) {
                 float v[16];
                 ring_take(at, ring, slot);
                 SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s->slot_words;
-                FOR_TYPE(s->type0, tile_sums_few(at, 1, type, at_slot, stage, s->n_pad, n_pairs, seg, &few, v))
+                FOR_TYPE(s->type0, tile_sums_4(at, type, at_slot, stage, s->n_pad, n_pairs, seg, &one, v))
                 SIMD_BARRIER(at);
                 joined_fetch(at, s, ids, n_pairs, &f, ring, slot);
                 slot = slot + 1u == s->slots ? 0u : slot + 1u;
                 total[0] = total[0] + v[0];
-                total[1] = total[1] + v[2];
+                total[1] = total[1] + v[1];
             }
             if ((at.lane & 3u) == 0u) {
                 SHM float *to_sums = sums + (turn * n_pairs + pair) * 16u + (at.lane >> 2);

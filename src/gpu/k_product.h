@@ -28,8 +28,15 @@ KFN float sums_get(SHM const float *part, u32 n_seg, u32 step)
     return total;
 }
 
-KFN void sums_put(struct at at, const u32 n8, SHM float *to, THR const float *v)
+/* A tile's sums where sums_get finds them: column 2t + i of 8 j, row g + 8 r at 128 j + 4 lane + 2 r + i. */
+KFN void sums_put(struct at at, const u32 n8, bool four, SHM float *to, THR const float *v)
 {
+    if (n8 == 1u && four) {
+        u32 t = at.lane & 3u, slot = (at.lane & ~3u) * 4u + t / 2u * 4u + (t & 1u);
+        to[slot] = v[0];
+        to[slot + 2u] = v[1];
+        return;
+    }
     UNROLL
     for (u32 j = 0; j < n8; j++) {
         w4 all = {EX_BITS(v[4u * j]), EX_BITS(v[4u * j + 1u]), EX_BITS(v[4u * j + 2u]), EX_BITS(v[4u * j + 3u])};
@@ -184,13 +191,12 @@ KFN void product_put(CON const struct product_args *a, struct bufs b, THR const 
     }
 }
 
-KFN void product_tile_sums(struct at at, const u32 n8, const u32 type, u32 n_rows, SHM const u32 *tile, SHM const u32 *stage, u32 n_pad, u32 seg,
-                           THR const struct columns *col, THR const struct pair_columns *few, THR float *v)
+/* four: at most four columns; then v[0], v[1] are what tile_sums_4 gives. */
+KFN void product_tile_sums(struct at at, const u32 n8, const u32 type, bool four, SHM const u32 *tile, SHM const u32 *stage, u32 n_pad, u32 seg,
+                           THR const struct columns *col, THR const struct columns *one, THR float *v)
 {
-    if (n8 == 1u && n_rows == 1u)
-        tile_sums_few(at, 1, type, tile, stage, n_pad, 8u, seg, few, v);
-    else if (n8 == 1u && n_rows == 2u)
-        tile_sums_few(at, 2, type, tile, stage, n_pad, 8u, seg, few, v);
+    if (n8 == 1u && four)
+        tile_sums_4(at, type, tile, stage, n_pad, 8u, seg, one, v);
     else
         tile_sums(at, n8, type, tile, stage, n_pad, 8u * n8, seg, col, v);
 }
@@ -204,7 +210,7 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
     struct product_shape s;
     struct product_walk f, w;
     struct columns col[4];
-    struct pair_columns few;
+    struct columns one;
     float total[16];
     product_shape_of(a, &s);
     SHM float *sums = (SHM float *)(stage + STAGE_WORDS(8u * n8, s.n_pad));
@@ -215,13 +221,12 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
     for (u32 i = 0; i < s.slots; i++)
         product_fetch(at, a, b, &s, &f, ring, i);
     columns_in_order(at, n8, s.n_pad, col);
-    few.q[0] = few.s[0] = 0u;
-    few.q[1] = STAGE_STRIDE(s.n_pad);
-    few.s[1] = 2u;
+    column_in_order(at, s.n_pad, &one);
     NO_UNROLL
     for (u32 unit = from; unit < to;) { /* the group's steps: one panel, or one for each SIMD group, of one tile of rows */
         u32 n_units = s.split ? 1u : least_u32(least_u32(GPU_SIMDS, to - unit), s.ends[2] - p);
         u32 row0 = tile * 8u * n8, n_rows = least_u32(8u * n8, all_rows - row0);
+        bool four = n8 == 1u && n_rows <= 4u;
         struct product_mat m;
         if (fresh) {
             if (!s.split && again)
@@ -243,18 +248,19 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
                 ring_take(at, ring, slot);
                 SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s.slot_words;
                 if (m.type == GT_Q4_0)
-                    product_tile_sums(at, n8, GT_Q4_0, n_rows, at_slot, stage, s.n_pad, seg, col, &few, v);
+                    product_tile_sums(at, n8, GT_Q4_0, four, at_slot, stage, s.n_pad, seg, col, &one, v);
                 else
-                    FOR_TYPE(m.type, product_tile_sums(at, n8, type, n_rows, at_slot, stage, s.n_pad, seg, col, &few, v))
+                    FOR_TYPE(m.type, product_tile_sums(at, n8, type, four, at_slot, stage, s.n_pad, seg, col, &one, v))
                 SIMD_BARRIER(at);
                 product_fetch(at, a, b, &s, &f, ring, slot);
                 slot = slot + 1u == s.slots ? 0u : slot + 1u;
                 if (s.split) {
-                    sums_put(at, n8, sums + (turn * s.n_seg + seg) * n8 * 128u, v);
+                    sums_put(at, n8, four, sums + (turn * s.n_seg + seg) * n8 * 128u, v);
                 } else {
                     UNROLL
                     for (u32 i = 0; i < 4u * n8; i++)
-                        total[i] = total[i] + v[i];
+                        if (i < 2u || !four)
+                            total[i] = total[i] + v[i];
                 }
                 product_walk_on(at, a, b, &s, &w);
             }
@@ -262,6 +268,10 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
                 UNROLL
                 for (u32 i = 0; i < 4u * n8; i++) {
                     u32 c = i / 4u * 8u + 2u * (at.lane & 3u) + (i & 1u), out = m.panel * GPU_PANEL + (at.lane >> 2) + (i >> 1 & 1u) * 8u;
+                    if (four) {
+                        c = i < 2u ? at.lane & 3u : n_rows;
+                        out = m.panel * GPU_PANEL + (at.lane >> 2) + (i & 1u) * 8u;
+                    }
                     if (c < n_rows && out < m.n_out)
                         product_put(a, b, &m, row0 + c, out, total[i]);
                 }

@@ -11,6 +11,9 @@
 #define STAGE_STRIDE(n_pad) ((n_pad) / 4u + 16u)               /* words between columns */
 #define STAGE_WORDS(n, n_pad) ((n) * (STAGE_STRIDE(n_pad) + (n_pad) / 16u)) /* scales and sums: n_pad / 32 blocks of 2 words */
 #define MAGIC_BITS 0x4B400000
+#ifndef TILE_UNROLL
+#define TILE_UNROLL NO_UNROLL
+#endif
 
 /* Types with blocks of 32 and one half scale a block; with a minimum besides. */
 #define TYPE_IS_32(t) ((t) == GT_Q4_0 || (t) == GT_Q4_1 || (t) == GT_Q5_0 || (t) == GT_Q5_1 || (t) == GT_Q8_0)
@@ -262,7 +265,7 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, SHM const u32 *w,
         v[i] = 0.0f;
         low[i] = 0.0f;
     }
-    NO_UNROLL
+    TILE_UNROLL
     for (u32 two = 0; two < 4u; two++) {
         struct tile_pair t;
         w4 both[8];
@@ -350,120 +353,64 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, SHM const u32 *w,
         v[i] = tile_end(type, w, (at.lane >> 2) + (i % 4u < 2u ? 0u : 8u), v[i], low[i]);
 }
 
-/* Where one or two columns are staged, the same for all lanes: integers, scales and sums. */
-struct pair_columns {
-    u32 q[2], s[2];
-};
-
-/* The sums of a tile for one or two columns (n: a constant), by dot4: less than half the work of tile_sums when the other columns are nobody's.
- * Lane 4 g + t works on blocks 2 c and 2 c + 1, c = 3 - t, of rows g and g + 8; the four lanes of a row hand its sum on from c = 0 to c = 3, so
- * that lane 4 g ends with v[0], v[1]: row g, columns 0 and 1, v[2], v[3]: row g + 8: what it holds after tile_sums. Other lanes hold
- * nothing. Words are read in an order that differs by c, so that shared memory's banks do not meet. */
-KFN void tile_sums_few(struct at at, const u32 n, const u32 type, SHM const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg,
-                       THR const struct pair_columns *col, THR float *v)
+/* The sums of a tile for at most four columns: column n of the matrix tile is column n / 2 of the four, so that a lane has to do with one: v[0] row g,
+ * column t, v[1] row g + 8. col.q: where column g / 2 is, col.s0: the scale and sum of column t. Two thirds of the work of tile_sums. */
+KFN void tile_sums_4(struct at at, const u32 type, SHM const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg, THR const struct columns *col,
+                     THR float *v)
 {
-    u32 g = at.lane >> 2, c = 3u - (at.lane & 3u);
-    SHM const u32 *q = stage + seg * 64u + c * 16u;
-    SHM const u32 *s = stage + n_cols * STAGE_STRIDE(n_pad) + seg * 16u * n_cols + 4u * n_cols * c;
-    i32 dots[2][2][2], high[2][2][2]; /* column, block, row; high: elements 16.. apart (q6_k) */
-    float dx[2][2], sums[2][2];
-    UNROLL
-    for (u32 j = 0; j < n; j++) {
+    float p[2] = {0.0f, 0.0f}, low[2] = {0.0f, 0.0f};
+    SHM const u32 *q = stage + seg * 64u + col->q;
+    SHM const u32 *s = stage + n_cols * STAGE_STRIDE(n_pad) + seg * 16u * n_cols + col->s0;
+    NO_UNROLL
+    for (u32 two = 0; two < 4u; two++) {
+        struct tile_pair t;
+        tile_words(type, w, at.lane >> 2, two, at.lane & 3u, t.a);
+        tile_scales(at, type, w, two, &t);
+        w4 both = load16(q + two * 16u);
         UNROLL
         for (u32 k = 0; k < 2u; k++) {
-            w2 sc = load8(s + 2u * n_cols * k + col->s[j]);
-            dx[j][k] = EX_FLOAT(sc.x);
-            sums[j][k] = dx[j][k] * (float)(i32)sc.y;
-            dots[j][k][0] = dots[j][k][1] = MAGIC_BITS - TYPE_OFFSET(type) * (i32)sc.y;
-            high[j][k][0] = high[j][k][1] = MAGIC_BITS;
-        }
-    }
-    UNROLL
-    for (u32 i = 0; i < 4u; i++) {
-        u32 t = (i + c) & 3u, a[2][4];
-        tile_words(type, w, g, c, t, a);
-        UNROLL
-        for (u32 j = 0; j < n; j++) {
-            w4 x = load16(q + col->q[j] + t * 4u);
-            UNROLL
-            for (u32 r = 0; r < 2u; r++) {
-                dots[j][0][r] = dot4(a[0][r], x.x, dots[j][0][r]);
-                dots[j][1][r] = dot4(a[1][r], x.z, dots[j][1][r]);
-                if (type == GT_Q6_K) {
-                    high[j][0][r] = dot4(a[0][2u + r], x.y, high[j][0][r]);
-                    high[j][1][r] = dot4(a[1][2u + r], x.w, high[j][1][r]);
-                } else {
-                    dots[j][0][r] = dot4(a[0][2u + r], x.y, dots[j][0][r]);
-                    dots[j][1][r] = dot4(a[1][2u + r], x.w, dots[j][1][r]);
-                }
-            }
-        }
-    }
-    struct tile_pair t;
-    float d[2][2], m[2][2], e[2][2]; /* row, block: scale, minimum, scale of the upper half */
-    tile_scales(at, type, w, c, &t);
-    UNROLL
-    for (u32 r = 0; r < 2u; r++) {
-        UNROLL
-        for (u32 k = 0; k < 2u; k++) {
-            m[r][k] = e[r][k] = 0.0f;
-            if (TYPE_IS_32(type)) {
-                d[r][k] = half_value(t.d[r] >> 16u * k & 0xFFFFu);
-                if (TYPE_HAS_MIN(type))
-                    m[r][k] = half_value(t.m[r] >> 16u * k & 0xFFFFu);
-            } else if (type == GT_Q6_K) {
-                d[r][k] = signed_byte_value(t.d[r], 2u * k);
-                e[r][k] = signed_byte_value(t.d[r], 2u * k + 1u);
+            u32 bb[2] = {k ? both.z : both.x, k ? both.w : both.y};
+            w2 sc = load8(s + 2u * n_cols * (2u * two + k));
+            float dx = EX_FLOAT(sc.x), sum = dx * (float)(i32)sc.y;
+            i32 c[4], h[4], init = MAGIC_BITS - TYPE_OFFSET(type) * (i32)sc.y;
+            if (type == GT_Q6_K) {
+                c[0] = c[1] = c[2] = c[3] = h[0] = h[1] = h[2] = h[3] = 0;
+                tile_16(at, c, t.a[k][0], t.a[k][1], bb[0]);
+                tile_16(at, h, t.a[k][2], t.a[k][3], bb[1]);
+            } else if (type == GT_Q8_0) {
+                tile_s0(at, c, t.a[k], bb);
             } else {
-                d[r][k] = byte_value(t.d[r], k);
-                m[r][k] = byte_value(t.m[r], k);
+                tile_u0(at, c, t.a[k], bb);
             }
-        }
-    }
-    float p[2][2], b[2][2]; /* column, row */
-    UNROLL
-    for (u32 j = 0; j < 2u; j++)
-        p[j][0] = p[j][1] = b[j][0] = b[j][1] = 0.0f;
-    UNROLL
-    for (u32 step = 0; step < 4u; step++) {
-        UNROLL
-        for (u32 j = 0; j < n; j++) {
             UNROLL
             for (u32 r = 0; r < 2u; r++) {
-                float from = p[j][r], low = b[j][r];
-                UNROLL
-                for (u32 k = 0; k < 2u; k++) {
-                    float f = EX_FLOAT((u32)dots[j][k][r]) - EX_MAGIC;
-                    if (TYPE_IS_32(type)) {
-                        from = EX_FMA(f, d[r][k] * dx[j][k], from);
-                    } else {
-                        f = d[r][k] * f;
-                        if (type == GT_Q6_K)
-                            f = EX_FMA(e[r][k], EX_FLOAT((u32)high[j][k][r]) - EX_MAGIC, f);
-                        from = EX_FMA(f, dx[j][k], from);
-                    }
-                    if (TYPE_HAS_MIN(type) || (!TYPE_IS_32(type) && type != GT_Q6_K))
-                        low = EX_FMA(m[r][k], sums[j][k], low);
+                float f = EX_FLOAT((u32)(c[2u * r] + init)) - EX_MAGIC;
+                if (TYPE_IS_32(type)) {
+                    p[r] = EX_FMA(f, half_value(t.d[r] >> 16u * k & 0xFFFFu) * dx, p[r]);
+                    if (TYPE_HAS_MIN(type))
+                        low[r] = EX_FMA(half_value(t.m[r] >> 16u * k & 0xFFFFu), sum, low[r]);
+                } else if (type == GT_Q6_K) { /* exact: at most 16,646,144 < 2^24 */
+                    f = signed_byte_value(t.d[r], 2u * k) * f;
+                    f = EX_FMA(signed_byte_value(t.d[r], 2u * k + 1u), EX_FLOAT((u32)(h[2u * r] + MAGIC_BITS)) - EX_MAGIC, f);
+                    p[r] = EX_FMA(f, dx, p[r]);
+                } else { /* the sub-scale times the integer is exact: at most 7,936,992 */
+                    p[r] = EX_FMA(byte_value(t.d[r], k) * f, dx, p[r]);
+                    low[r] = EX_FMA(byte_value(t.m[r], k), sum, low[r]);
                 }
-                if (step == 3u) {
-                    p[j][r] = from;
-                    b[j][r] = low;
-                    continue;
-                }
-                p[j][r] = EX_FLOAT(shuffle_from(at, EX_BITS(from), (at.lane + 1u) & 31u)); /* from the lane of c - 1 */
-                if (TYPE_HAS_MIN(type) || (!TYPE_IS_32(type) && type != GT_Q6_K))
-                    b[j][r] = EX_FLOAT(shuffle_from(at, EX_BITS(low), (at.lane + 1u) & 31u));
-                if (c == 0u) /* the first of a row has nobody before it */
-                    p[j][r] = b[j][r] = 0.0f;
             }
         }
     }
     UNROLL
-    for (u32 r = 0; r < 2u; r++) {
-        UNROLL
-        for (u32 j = 0; j < 2u; j++)
-            v[2u * r + j] = tile_end(type, w, g + 8u * r, p[j][r], b[j][r]);
-    }
+    for (u32 r = 0; r < 2u; r++)
+        v[r] = tile_end(type, w, (at.lane >> 2) + 8u * r, p[r], low[r]);
+}
+
+/* A lane's column of the four when column n of the tile is staged column n. */
+KFN void column_in_order(struct at at, u32 n_pad, THR struct columns *col)
+{
+    col->q = (at.lane >> 3) * STAGE_STRIDE(n_pad) + (at.lane & 3u) * 4u;
+    col->s0 = 2u * (at.lane & 3u);
+    col->s1 = 0u;
 }
 
 /* Where a lane's columns lie when column n of the tile is staged column n. */
