@@ -1,106 +1,14 @@
 /* Kernels of rows, routes and picks (k_rows.h, k_route.h, k_pick.h) on the emulator against the CPU's reference by memcmp: lengths and rows
  * odd and even, extremes, ties, NaN, any number of groups, any order of lanes. Each buffer is compared as a whole, what stands
  * before, between and after its rows included. And every barrier of these kernels is needed. */
-#include "check.h"
 #include "file_blocks.h"
+#include "gpu_area.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 
 #include "device/dev_gpu.h"
-#include "gpu/emu.h"
-#include "gpu/layout.h"
-#include "kernel/kernel.h"
 #include "kernel/pack.h"
-#include "kernel/tables.h"
-
-enum { EDGE = 16, POISON = 0x7FA5A5A5 /* a signalling NaN */ };
-
-/* Device memory of n words, poisoned, and what should be there after a launch. */
-struct area {
-    u32 *got, *want, n; /* got - EDGE .. got + n + EDGE */
-};
-
-static struct area area_of(u64 n)
-{
-    u64 room = (n + 2 * EDGE + 3) / 4 * 4;
-    struct area m = {mem_array(room, sizeof *m.got), mem_array(room, sizeof *m.want), (u32)n};
-    for (u64 i = 0; i < room; i++)
-        m.got[i] = m.want[i] = POISON;
-    m.got += EDGE;
-    m.want += EDGE;
-    return m;
-}
-
-static void area_free(struct area *m)
-{
-    free(m->got - EDGE);
-    free(m->want - EDGE);
-}
-
-static void area_put(struct area *m, u64 i, u32 word)
-{
-    m->got[i] = m->want[i] = word;
-}
-
-static void area_floats(struct area *m, u64 at, u32 n, float (*value)(void))
-{
-    for (u32 i = 0; i < n; i++)
-        area_put(m, at + i, EX_BITS(value()));
-}
-
-static bool is_nan(u32 u)
-{
-    return (u & 0x7FFFFFFF) > 0x7F800000;
-}
-
-/* The index of the first difference, or -1. A NaN's payload is nobody's promise, but poison is not a result. */
-static i64 area_differs(const struct area *m)
-{
-    for (i64 i = -EDGE; i < (i64)m->n + EDGE; i++) {
-        u32 a = m->got[i], b = m->want[i];
-        if (a != b && !(is_nan(a) && is_nan(b) && a != POISON && b != POISON))
-            return i + EDGE;
-    }
-    return -1;
-}
-
-static void area_same(const char *what, const struct area *m)
-{
-    i64 i = area_differs(m) - EDGE;
-    if (i >= -EDGE)
-        fail_msg("%s: word %lld of %u is %08x, expected %08x", what, (long long)i, m->n, m->got[i], m->want[i]);
-}
-
-static float *floats(u32 *w)
-{
-    return (float *)w;
-}
-
-static struct emu *emu;
-
-/* A launch with some number of groups, in some order. */
-static int launch_on(enum gpu_kernel k, const union gpu_args *a, struct bufs b, u32 n_groups, u32 shm_bytes, struct err *err)
-{
-    return emu_launch(emu, k, a, &b, n_groups, shm_bytes, err);
-}
-
-static void launch(enum gpu_kernel k, const union gpu_args *a, struct bufs b, u32 shm_bytes)
-{
-    struct err err = {.text = ""};
-    struct emu_opts o = {.n_threads = 1, .seed = check_u32(), .poison = true};
-    emu_set(emu, &o);
-    if (launch_on(k, a, b, (u32[]){1, 2, 3, 5}[check_below(4)], shm_bytes, &err))
-        fail_msg("%s", err.text);
-}
-
-/* Inputs with row counts of both tables and one table's rows after the header. */
-static struct area inputs_of(u32 rows, u32 which)
-{
-    struct area in = area_of(IN_HEADER + 4 * (u64)rows);
-    area_put(&in, IN_ROWS + which, rows);
-    return in;
-}
 
 /* Every float there is at one time or another, not often what is not finite. */
 static float any_float(void)
@@ -158,27 +66,6 @@ static void embedding_rows_are_unpacked(void **state)
 }
 
 /* ---- norm and rule 1 ---- */
-
-/* Act rows by the reference, words where layout.h says. */
-static void act_rows(u32 *act, const float *x, u32 n, u32 stride, u32 rows)
-{
-    enum { MOST = 4096 };
-    u32 n_pad = GPU_PAD(n);
-    assert_true(n_pad <= MOST);
-    for (u32 r = 0; r < rows; r++, act += GPU_ACT_BYTES(n) / 4, x += stride) {
-        static i8 q[MOST];
-        static float d[MOST / 32];
-        static i16 sum[MOST / 32];
-        kernels_scalar.quantise(x, n, q, d, sum);
-        memset(q + n, 0, n_pad - n);
-        for (u32 b = 0; b < n_pad / 32; b++) {
-            act[n_pad / 4 + b] = b < n / 32 ? EX_BITS(d[b]) : 0;
-            act[n_pad / 4 + n_pad / 32 + b] = b < n / 32 ? (u32)(i32)sum[b] : 0;
-            for (u32 w = 0; w < 8; w++)
-                memcpy(act + b / 2 * 16 + w % 4 * 4 + b % 2 * 2 + w / 4, q + 32 * b + 4 * w, 4);
-        }
-    }
-}
 
 static void norm_of(u32 n)
 {
@@ -355,13 +242,16 @@ static void chosen_rows_are_kept(void **state)
 struct routes {
     u32 rows, n, tile_rows;
     struct area in, logits, lists, hits;
+    float *sums; /* (rows, n_experts): the logits, or their parts added up */
     union gpu_args a;
 };
 
 static struct routes routes_of(u32 rows, u32 n_experts, u32 n_used)
 {
     struct routes s = {.rows = rows, .n = rows * n_used};
-    u32 which = check_below(2), stride = GPU_STRIDE(n_experts), gap = check_below(5);
+    u32 which = check_below(2), parts = check_below(2) ? 0 : 1 + check_below(check_below(2) ? 3 : 20), gap = check_below(5);
+    u32 stride = parts ? parts * n_experts : GPU_STRIDE(n_experts);
+    s.sums = mem_array((u64)rows * n_experts + 1, sizeof *s.sums);
     s.tile_rows = (u32[]){1, 8, 16, 32, 255}[check_below(5)];
     s.in = inputs_of(rows, which);
     s.logits = area_of((u64)rows * stride);
@@ -371,7 +261,8 @@ static struct routes routes_of(u32 rows, u32 n_experts, u32 n_used)
                                      .used_norm = check_below(2), .used_scale = check_below(2) ? 1.0f : 2.446f,
                                      .ids_at = gap, .w_at = s.n + 2 * gap, .pairs_at = 2 * s.n + 3 * gap,
                                      .tiles_at = 3 * s.n + 4 * gap, .tile_rows = s.tile_rows, .per_row = check_below(6) == 0,
-                                     .hits = check_below(4) != 0, .hits_at = check_below(3)};
+                                     .hits = check_below(4) != 0, .hits_at = check_below(3),
+                                     .n_parts = parts, .parts_stride = n_experts};
     return s;
 }
 
@@ -381,6 +272,7 @@ static void routes_free(struct routes *s)
     area_free(&s->logits);
     area_free(&s->lists);
     area_free(&s->hits);
+    free(s->sums);
 }
 
 static struct bufs routes_bufs(const struct routes *s)
@@ -389,20 +281,30 @@ static struct bufs routes_bufs(const struct routes *s)
 }
 
 /* Few values, so that there are ties; zeros of both signs; now and then what is not a number, or nothing else. */
+static float route_logit_of(u32 kind)
+{
+    if (kind == 4 && check_below(10) == 0)
+        return check_below(2) ? NAN : -INFINITY;
+    return kind == 0   ? any_float()
+           : kind == 1 ? (float)(i32)check_below(4) - 1.0f
+           : kind == 2 ? (check_below(2) ? 0.0f : -0.0f)
+           : kind == 3 ? (check_below(2) ? NAN : -NAN)
+                       : check_plain() * 8.0f;
+}
+
 static void routes_logits(struct routes *s)
 {
     const struct route_args *a = &s->a.route_;
     for (u32 r = 0; r < s->rows; r++) {
         u32 kind = check_below(6);
         for (u32 e = 0; e < a->n_experts; e++) {
-            float x = kind == 0   ? any_float()
-                      : kind == 1 ? (float)(i32)check_below(4) - 1.0f
-                      : kind == 2 ? (check_below(2) ? 0.0f : -0.0f)
-                      : kind == 3 ? (check_below(2) ? NAN : -NAN)
-                                  : check_plain() * 8.0f;
-            if (kind == 4 && check_below(10) == 0)
-                x = check_below(2) ? NAN : -INFINITY;
-            area_put(&s->logits, (u64)r * a->stride + e, EX_BITS(x));
+            float sum = 0.0f, x = 0.0f;
+            for (u32 p = 0; p < (a->n_parts ? a->n_parts : 1); p++) {
+                x = route_logit_of(kind);
+                sum = sum + x;
+                area_put(&s->logits, (u64)r * a->stride + p * a->parts_stride + e, EX_BITS(x));
+            }
+            s->sums[(u64)r * a->n_experts + e] = a->n_parts ? sum : x;
         }
     }
 }
@@ -412,7 +314,7 @@ static void want_route(struct routes *s)
     const struct route_args *a = &s->a.route_;
     for (u32 r = 0; r < s->rows; r++) {
         u16 ids[64];
-        route_topk(floats(s->logits.got + (u64)r * a->stride), a->n_experts, a->n_used, a->used_norm, a->used_scale, ids,
+        route_topk(s->sums + (u64)r * a->n_experts, a->n_experts, a->n_used, a->used_norm, a->used_scale, ids,
                    floats(s->lists.want + a->w_at + r * a->n_used));
         for (u32 k = 0; k < a->n_used; k++)
             s->lists.want[a->ids_at + r * a->n_used + k] = ids[k];
@@ -758,21 +660,6 @@ static void every_barrier_is_needed(void **state)
             fail_msg("without the barrier in line %u of file %u nothing changes in %u seeds", at[i][1], at[i][0], (u32)SEEDS);
     }
     assert_true(seen >= 10);
-}
-
-static int open_emu(void **state)
-{
-    (void)state;
-    struct emu_opts o = {.n_threads = 1, .poison = true};
-    emu = emu_open(&o);
-    return emu ? 0 : -1;
-}
-
-static int close_emu(void **state)
-{
-    (void)state;
-    emu_close(emu);
-    return 0;
 }
 
 int main(void)

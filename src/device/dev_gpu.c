@@ -55,6 +55,7 @@ static void carve_lists(struct gpu *g, struct carve *v)
     g->pairs_at = 2 * pairs;
     g->tiles_at = 3 * pairs;
     g->lists = take(v, 5 * (u64)pairs + 4, sizeof(u32));
+    g->route_parts = take(v, (u64)g->dev.opts.max_rows * (GPU_PAD(hp->d_model) / GPU_SEG), hp->n_experts * sizeof(float));
 }
 
 static void carve_scratch(struct gpu *g, struct carve *v)

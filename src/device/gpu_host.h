@@ -59,7 +59,7 @@ struct gpu {
     struct gpu_buf bufs[BUF_COUNT];
     struct gpu_buf kept_x, kept_q; /* table 1's rows of x and q */
     struct gpu_buf exp_up;  /* up products of chosen experts with float weights */
-    struct gpu_ref inputs, rope, arena, lists, parts, hits, picks, pick_parts;
+    struct gpu_ref inputs, rope, arena, lists, route_parts, parts, hits, picks, pick_parts;
     u32 ids_at, w_at, pairs_at, tiles_at; /* words of the route lists */
     u32 head_bytes;         /* one head's keys, or values, of a slot's layer */
     u64 layer_bytes, slot_bytes, arena_bytes, rope_bytes, scratch_bytes;

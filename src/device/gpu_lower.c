@@ -8,7 +8,7 @@
  *   17-128    product_4     "                            beyond 64 rows: tiles of 16   "
  *   more      product_many  "                            beyond 256: _many, of 32      "
  *
- * Matrices of float types have one kernel, product_float, whatever the rows. */
+ * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up. */
 #include "device/gpu_host.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ struct lower {
     bool failed;
 };
 
-enum { FEW = 8, FUSED_OUT = 4, ONE_GROUP_ROUTES = 64, MANY = 128 };
+enum { FEW = 8, FUSED_OUT = 4, ONE_GROUP_ROUTES = 64, MANY = 128, ROUTER_OUTS = 512 };
 
 /* ---- launches ---- */
 
@@ -230,6 +230,36 @@ static void float_product(struct lower *l, const u32 *mats, u32 n)
     ready(l, k);
 }
 
+/* Segments that k_router leaves for the route that follows, where it does this operation: a router and nothing else. 0: it does not. */
+static u32 router_parts(const struct lower *l, const struct plan_op *op)
+{
+    const struct plan_mat *m = &op->mats[0];
+    const struct plan_weight *w = of_plan(l, m->weight);
+    bool routes = op->kind == OP_MAT && op->n_mats == 1 && m->out == BUF_ROUTER && op[1].kind == OP_ROUTE && m->bias == PLAN_NONE && !op->add;
+    if (!routes || l->c->plain || w->tensor->type != DT_F32 || w->n_out % GPU_PANEL || w->n_out > ROUTER_OUTS)
+        return 0;
+    return GPU_PAD(w->n_in) / GPU_SEG;
+}
+
+static void router_product(struct lower *l)
+{
+    const struct plan_mat *m = &l->op->mats[0];
+    const struct plan_weight *w = of_plan(l, m->weight);
+    struct gpu_launch *k = launch(l, GK_router);
+    struct gpu_buf in = buf(l, l->norm ? BUF_X : l->op->in);
+    k->args.router_ = (struct router_args){.which = l->table, .source = l->norm ? SRC_NORM : SRC_FLOAT, .n_in = w->n_in, .n_out = w->n_out,
+                                           .x_stride = in.stride, .eps = l->g->dev.plan->hp.eps, .write_act = l->norm && l->norm_act,
+                                           .rows = l->rows};
+    k->n_groups = at_most(l, (u64)w->n_out / GPU_PANEL * router_parts(l, l->op) * ((l->rows + 7) / 8));
+    k->bufs[1] = in.x;
+    k->bufs[2] = l->norm ? weight(l, l->norm->norm) : (struct gpu_ref){0};
+    k->bufs[3] = weight(l, m->weight);
+    k->bufs[4] = l->g->route_parts;
+    if (k->args.router_.write_act)
+        k->bufs[5] = buf(l, l->norm->out).act;
+    ready(l, k);
+}
+
 static void lower_mat(struct lower *l)
 {
     u32 quant[PLAN_MAX_MATS], plain[PLAN_MAX_MATS], n_quant = 0, n_plain = 0;
@@ -240,7 +270,9 @@ static void lower_mat(struct lower *l)
             plain[n_plain++] = m;
     if (n_quant)
         quantised_product(l, quant, n_quant);
-    if (n_plain)
+    if (n_plain && router_parts(l, l->op))
+        router_product(l);
+    else if (n_plain)
         float_product(l, plain, n_plain);
     l->norm = NULL;
 }
@@ -381,11 +413,13 @@ static void route_launch(struct lower *l, enum gpu_kernel kernel)
     const struct hparams *hp = &l->g->dev.plan->hp;
     struct gpu_launch *k = launch(l, kernel);
     struct gpu_buf in = buf(l, BUF_ROUTER);
-    k->args.route_ = (struct route_args){.which = l->table, .n_experts = hp->n_experts, .n_used = hp->n_used, .stride = in.stride,
+    u32 parts = router_parts(l, &l->op[-1]);
+    k->args.route_ = (struct route_args){.which = l->table, .n_experts = hp->n_experts, .n_used = hp->n_used,
+                                         .stride = parts ? parts * hp->n_experts : in.stride, .n_parts = parts, .parts_stride = hp->n_experts,
                                          .used_norm = hp->used_norm, .used_scale = hp->used_scale,
                                          .ids_at = l->g->ids_at, .w_at = l->g->w_at, .pairs_at = l->g->pairs_at, .tiles_at = l->g->tiles_at,
                                          .tile_rows = tile_rows(l), .per_row = per_row(l), .hits = 1, .hits_at = (u32)l->op->layer};
-    k->bufs[1] = in.x;
+    k->bufs[1] = parts ? l->g->route_parts : in.x;
     k->bufs[2] = l->g->lists;
     k->bufs[3] = l->g->hits;
     if (kernel != GK_route)

@@ -24,6 +24,8 @@ static const char *source(const struct gpu_launch *k)
         return NAMES[k->args.product_.source];
     case GK_product_float:
         return k->args.float_.p.source == SRC_NORM ? "norm within" : "";
+    case GK_router:
+        return k->args.router_.source == SRC_NORM ? "norm within" : "";
     case GK_norm:
         return k->args.norm_.has_norm ? k->args.norm_.write_act ? "norm, rule 1" : "norm" : "rule 1";
     case GK_experts_out_1:

@@ -42,6 +42,8 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
         return GPU_SHM_PRODUCT(32u, args->product_.n_in);
     case GK_product_float:
         return GPU_SHM_FLOAT(args->float_.per_pair ? 1u : args->float_.rows, all_outputs(&args->float_.p));
+    case GK_router:
+        return GPU_SHM_ROUTER(args->router_.rows);
     case GK_product_many:
     case GK_experts_in_many:
     case GK_experts_out_many:

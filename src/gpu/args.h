@@ -90,8 +90,22 @@ struct float_args {
     u32 rows;          /* of the table: the most there are; 0: not known */
 };
 
+/* A router with F32 weights, n_out a multiple of 16: its segments (rule 5), for k_route to add up.
+ * 0 inputs, 1 source rows: floats (SRC_NORM, SRC_FLOAT), 2 norm weights, 3 weights, 4 parts out: (row, segment, n_out) floats,
+ * 5 act out of the normalised rows (SRC_NORM), or none. Where `rows` is at most 64, so many rows of buffer 1 are read, whatever the inputs say. */
+struct router_args {
+    u32 which;
+    u32 source;
+    u32 n_in, n_out;
+    u32 x_stride;
+    float eps;
+    u32 write_act;
+    u32 rows;          /* of the table: the most there are; SRC_NORM: at most 8 */
+};
+
 /* Top-k experts of each row (rule 8), then the lists that grouped products walk.
- * 0 inputs, 1 logits: rows (n_experts), 2 route lists out: words
+ * 0 inputs, 1 logits: rows (n_experts), or n_parts sums in each row, parts_stride floats apart, that k_router left: added from 0 left to
+ * right. 2 route lists out: words
  *   ids_at:   (rows, n_used) expert; w_at: (rows, n_used) float weight
  *   pairs_at: row * n_used + rank, sorted by expert, stable
  *   tiles_at: [0] number of tiles, then 2 words a tile: expert, first pair | pairs << 24
@@ -103,6 +117,7 @@ struct route_args {
     float used_scale;
     u32 ids_at, w_at, pairs_at, tiles_at, tile_rows, per_row;
     u32 hits, hits_at;
+    u32 n_parts, parts_stride; /* n_parts 0: logits */
 };
 
 /* Chosen experts of all rows: act = silu(gate . h) * (up . h).
@@ -173,6 +188,7 @@ union gpu_args {
     struct attend_args attend_;
     struct product_args product_;
     struct float_args float_;
+    struct router_args router_;
     struct route_args route_;
     struct experts_in_args experts_in_;
     struct experts_out_args experts_out_;
@@ -204,6 +220,7 @@ union gpu_args {
     X(product_4, product)                                                                                        \
     X(product_many, product)    /* k_many.h: a panel a SIMD group */                                             \
     X(product_float, float)    /* k_float.h */                                                                  \
+    X(router, router)           /* k_router.h */                                                                 \
     X(experts_in_1, experts_in) /* k_experts.h */                                                                \
     X(experts_in_2, experts_in)                                                                                  \
     X(experts_out_1, experts_out)                                                                                \

@@ -32,6 +32,92 @@ KFN void lists_at(THR struct lists *l, CON const struct route_args *a, DEV u32 *
     l->tiles = words + a->tiles_at;
 }
 
+/* ---- a row's logits: as they are, or the sums of what k_router left. A part that is not there adds 0: a sum from 0 on is never -0 ---- */
+
+enum { ROUTE_PARTS = 8 }; /* in flight */
+
+KFN float route_value(CON const struct route_args *a, DEV const float *row, u32 e)
+{
+    float x = 0.0f;
+    if (a->n_parts == 0)
+        return row[e];
+    NO_UNROLL
+    for (u32 p0 = 0; p0 < a->n_parts; p0 += ROUTE_PARTS) {
+        float v[ROUTE_PARTS];
+        UNROLL
+        for (u32 k = 0; k < ROUTE_PARTS; k++)
+            v[k] = p0 + k < a->n_parts ? row[(p0 + k) * a->parts_stride + e] : 0.0f;
+        UNROLL
+        for (u32 k = 0; k < ROUTE_PARTS; k++)
+            x = x + v[k];
+    }
+    return x;
+}
+
+/* x[j]: expert 32 j + lane, j < per (a constant: 4, 16 or 32); 0 where there is none. */
+KFN void route_values(struct at at, const u32 per, CON const struct route_args *a, DEV const float *row, THR float *x)
+{
+    const u32 width = per == 4u ? 4u : 16u, at_once = 16u / width;
+    u32 parts = a->n_parts ? a->n_parts : 1u; /* -0 becomes 0: the keys make no difference */
+    UNROLL
+    for (u32 j = 0; j < per; j++)
+        x[j] = 0.0f;
+    UNROLL
+    for (u32 j0 = 0; j0 < per; j0 += width) {
+        NO_UNROLL
+        for (u32 p0 = 0; p0 < parts; p0 += at_once) {
+            float v[16];
+            UNROLL
+            for (u32 i = 0; i < 16u; i++) {
+                u32 p = p0 + i / width, e = 32u * (j0 + i % width) + at.lane;
+                v[i] = p < parts && e < a->n_experts ? row[p * a->parts_stride + e] : 0.0f;
+            }
+            UNROLL
+            for (u32 i = 0; i < 16u; i++)
+                x[j0 + i % width] = x[j0 + i % width] + v[i];
+        }
+    }
+}
+
+KFN u32 route_plus(u32 a, u32 b)
+{
+    return EX_BITS(EX_FLOAT(a) + EX_FLOAT(b));
+}
+
+/* x[s]: experts e..e+3 of row first + 8 s, s < n (a constant: 1, 2, 4 or 8); all bits set where there are none. */
+KFN void route_rows(const u32 n, CON const struct route_args *a, DEV const float *logits, u32 first, u32 rows, u32 e, THR w4 *x)
+{
+    const u32 at_once = ROUTE_PARTS / n;
+    const w4 none = {~0u, ~0u, ~0u, ~0u}, zero = {0, 0, 0, 0};
+    u32 parts = a->n_parts ? a->n_parts : 1u;
+    UNROLL
+    for (u32 s = 0; s < n; s++)
+        x[s] = zero;
+    NO_UNROLL
+    for (u32 p0 = 0; p0 < parts; p0 += at_once) {
+        w4 v[ROUTE_PARTS];
+        UNROLL
+        for (u32 i = 0; i < at_once * n; i++) {
+            u32 row = first + GPU_SIMDS * (i % n), p = p0 + i / n;
+            v[i] = zero;
+            if (row < rows && e < a->n_experts && p < parts)
+                v[i] = load16(logits + row * a->stride + p * a->parts_stride + e);
+        }
+        UNROLL
+        for (u32 i = 0; i < at_once * n; i++) {
+            THR w4 *to = x + i % n;
+            to->x = route_plus(to->x, v[i].x);
+            to->y = route_plus(to->y, v[i].y);
+            to->z = route_plus(to->z, v[i].z);
+            to->w = route_plus(to->w, v[i].w);
+        }
+    }
+    UNROLL
+    for (u32 s = 0; s < n; s++)
+        if (first + GPU_SIMDS * s >= rows || e >= a->n_experts)
+            x[s] = none;
+}
+
 /* ---- top-k of a row ---- */
 
 KFN u32 route_key(float x)
@@ -67,11 +153,11 @@ KFN float route_sum_used(struct at at, u32 n_used, THR const float *e)
 }
 
 /* Sum over all experts by rule 6. */
-KFN float route_sum_all(struct at at, u32 n, DEV const float *logits, float top)
+KFN float route_sum_all(struct at at, CON const struct route_args *a, DEV const float *logits, float top)
 {
     float s = 0.0f;
-    for (u32 e = at.lane; e < n; e += 32u)
-        s = s + ex_flush(ex_exp(logits[e] - top));
+    for (u32 e = at.lane; e < a->n_experts; e += 32u)
+        s = s + ex_flush(ex_exp(route_value(a, logits, e) - top));
     return simd_tree(at, s);
 }
 
@@ -82,7 +168,7 @@ KFN void route_weights(struct at at, CON const struct route_args *a, DEV const f
     UNROLL
     for (u32 s = 0; s < 2; s++)
         e[s] = ex_flush(ex_exp(route_logit(kept[s]) - top));
-    float sum = a->used_norm ? route_sum_used(at, a->n_used, e) : route_sum_all(at, a->n_experts, logits, top);
+    float sum = a->used_norm ? route_sum_used(at, a->n_used, e) : route_sum_all(at, a, logits, top);
     UNROLL
     for (u32 s = 0; s < 2; s++)
         w[s] = ex_flush(div_rn(e[s], sum) * a->used_scale);
@@ -94,10 +180,12 @@ KFN void route_weights(struct at at, CON const struct route_args *a, DEV const f
     KFN u32 route_choose_##PER(struct at at, CON const struct route_args *a, DEV const float *logits, THR u32 *found, THR u32 *kept) \
     {                                                                                                            \
         u32 key[PER];                                                                                            \
+        float x[PER];                                                                                            \
+        route_values(at, PER, a, logits, x);                                                                     \
         UNROLL                                                                                                   \
         for (u32 j = 0; j < PER; j++) {                                                                          \
             u32 e = 32u * j + at.lane;                                                                           \
-            key[j] = e < a->n_experts ? route_key(logits[e]) : 0u;                                               \
+            key[j] = e < a->n_experts ? route_key(x[j]) : 0u;                                                    \
         }                                                                                                        \
         u32 first = 0;                                                                                           \
         for (u32 r = 0; r < a->n_used; r++) {                                                                    \
@@ -397,12 +485,7 @@ KFN void few_choose(struct at at, const u32 n, CON const struct route_args *a, D
 {
     u32 key[8][4], e = 4u * at.lane;
     w4 x[8];
-    UNROLL
-    for (u32 s = 0; s < n; s++) {
-        u32 row = GPU_SIMDS * s + at.simd;
-        w4 none = {~0u, ~0u, ~0u, ~0u}; /* keys below all others' */
-        x[s] = row < rows && e < a->n_experts ? load16(logits + row * a->stride + e) : none;
-    }
+    route_rows(n, a, logits, at.simd, rows, e, x); /* where there are none: keys below all others' */
     UNROLL
     for (u32 s = 0; s < n; s++) {
         THR u32 *k = key[s];
@@ -479,7 +562,7 @@ KFN float few_weight(struct at at, CON const struct route_args *a, DEV const flo
             u32 r = row + GPU_SIMDS * s;
             float t = EX_FLOAT(shuffle_from(at, EX_BITS(top), 8u * s));
             if (r < rows)
-                t = route_sum_all(at, a->n_experts, logits + r * a->stride, t);
+                t = route_sum_all(at, a, logits + r * a->stride, t);
             sum = s == at.lane / 8u ? t : sum;
         }
     }
@@ -559,7 +642,7 @@ KFN void few_route_group(struct at at, CON const struct route_args *a, THR const
             break;
         bool live = used && bit + 32u * p < rows;
         e[p] = few_expert(at, a, logits, 32u * p + at.simd, live, ranks + 4u * FEW_ROW_RANKS * p);
-        x[p] = live ? logits[(bit + 32u * p) * a->stride + e[p]] : 0.0f;
+        x[p] = live ? route_value(a, logits + (bit + 32u * p) * a->stride, e[p]) : 0.0f;
         if (live) {
             shm_add_u32(shm + FEW_EXPERTS * p + e[p], 1u << bit);
             shm_add_u32(counts + e[p] / 4u, 1u << e[p] % 4u * 8u);

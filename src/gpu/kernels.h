@@ -39,6 +39,9 @@
 #define KERNEL_FILE 10
 #include "gpu/k_float.h"
 #undef KERNEL_FILE
+#define KERNEL_FILE 13
+#include "gpu/k_router.h"
+#undef KERNEL_FILE
 #define KERNEL_FILE 11
 #include "gpu/k_pick.h"
 #undef KERNEL_FILE

@@ -94,6 +94,9 @@ enum {
 #define GPU_FLOAT_OUTS(rows, n_out) (GPU_FLOAT_ROWS(rows) < 8u && (n_out) >= 1024u ? 8u : 4u)
 #define GPU_SHM_FLOAT(rows, n_out)                                                                               \
     (4u * ((GPU_FLOAT_ROWS(rows) + 1u + GPU_FLOAT_OUTS(rows, n_out)) * 2080u + GPU_FLOAT_ROWS(rows) * GPU_FLOAT_OUTS(rows, n_out) * 9u))
+/* k_router.h: rows of a tile (rows: the most there are), and 16 outputs. */
+#define GPU_ROUTER_ROWS(rows) ((rows) <= 8u ? 8u : (rows) <= 16u ? 16u : (rows) <= 64u ? 32u : 64u)
+#define GPU_SHM_ROUTER(rows) ((GPU_ROUTER_ROWS(rows) + 16u) * 1040u)
 #define GPU_SHM_STORE 8192u                            /* k_store.h */
 /* k_attend.h: n query heads in an item (the most: GPU_SHM_ATTEND(8, d_head)). */
 #define GPU_SHM_ATTEND_F16(n, d_head) (32768u + (n) * ((((d_head) + 7u) & ~7u) * 4u + 1040u + 40u))

@@ -1,0 +1,250 @@
+/* The router: rows of floats times an F32 matrix of few outputs (rule 5), its segments not yet added up. See args.h (router_args).
+ *
+ * There is little to multiply, so what a launch costs is waiting: as much as can is done at once. A unit is one tile of the matrix, 16 outputs
+ * x 256 elements, for a tile of rows: each group reads 16 KB in one piece, and of each row only the tile's elements. Nothing waits for
+ * the number of rows before the end, where there is one tile of them: as many are read as the class of the step may have. Who reads the logits
+ * adds the segments (k_route.h).
+ *
+ *   shared memory, words: x[rows][260] | w[16][260]     260: eight rows of either begin 4 banks apart
+ *
+ * Weights: SIMD group s has elements 32 s .. 32 s + 31: lane l loads 4 outputs 2 (j % 2) + l % 2 of element 16 (j / 2) + l / 2, j = 0..3, sectors of
+ * 32 bytes, so that the words, put down output by output, meet 32 banks. They are on their way while the rows are prepared.
+ *
+ * The norm (rule 6; at most 8 rows): SIMD group s sums up row s, normalises the tile's part of it and puts that down.
+ *
+ * Chains: thread t < 128 has outputs t / 2 % 8 and 8 more, rows (t % 2 + 2 (t / 16)) and 16, 32, 48 more: neighbours read the same weights, and
+ * those two apart the same row. 16 bytes feed 4 steps; the next ones are fetched during these. */
+
+enum {
+    ROUTER_WORDS = GPU_SEG + 4, /* between rows */
+    ROUTER_PUT = 8,             /* loads of a thread in flight */
+    ROUTER_ROWS_AT_ONCE = 16    /* of the threads with chains */
+};
+
+struct router_unit {
+    u32 panel, seg, segs;
+    u32 row0, n_rows; /* n_rows may be read; fewer may be there */
+};
+
+/* ---- weights ---- */
+
+KFN void router_fetch(struct at at, DEV const u8 *tile, THR w4 *v)
+{
+    tile += ((32u * at.simd + at.lane / 2u) * GPU_PANEL + at.lane % 2u * 4u) * 4u;
+    UNROLL
+    for (u32 j = 0; j < 4u; j++)
+        v[j] = load16_once(tile + (j / 2u * 16u * GPU_PANEL + j % 2u * 8u) * 4u);
+}
+
+KFN void router_put(struct at at, THR const w4 *v, SHM u32 *w)
+{
+    w += at.lane % 2u * 4u * ROUTER_WORDS + 32u * at.simd + at.lane / 2u;
+    UNROLL
+    for (u32 j = 0; j < 4u; j++) {
+        SHM u32 *to = w + j % 2u * 8u * ROUTER_WORDS + j / 2u * 16u;
+        to[0] = v[j].x;
+        to[ROUTER_WORDS] = v[j].y;
+        to[2 * ROUTER_WORDS] = v[j].z;
+        to[3 * ROUTER_WORDS] = v[j].w;
+    }
+}
+
+/* ---- rows ---- */
+
+KFN void router_rows(struct at at, CON const struct router_args *a, DEV const float *x, THR const struct router_unit *u, SHM u32 *shm)
+{
+    u32 k = 4u * (at.thread % 64u);
+    for (u32 r0 = at.thread / 64u; r0 < u->n_rows; r0 += 4u * ROUTER_PUT) {
+        w4 v[ROUTER_PUT];
+        UNROLL
+        for (u32 i = 0; i < ROUTER_PUT; i++)
+            if (r0 + 4u * i < u->n_rows)
+                v[i] = float_some(x + (u64)(u->row0 + r0 + 4u * i) * a->x_stride, u->seg * GPU_SEG + k, a->n_in);
+        UNROLL
+        for (u32 i = 0; i < ROUTER_PUT; i++)
+            if (r0 + 4u * i < u->n_rows)
+                *(SHM w4 *)(shm + (r0 + 4u * i) * ROUTER_WORDS + k) = v[i];
+    }
+}
+
+/* norm_of_row with twice its loads in flight: a row of 2048 waits once. */
+KFN float router_root(struct at at, DEV const float *x, u32 n, float eps)
+{
+    float s = 0.0f;
+    u32 i = at.lane;
+    NO_UNROLL
+    for (; i + 2016u < n; i += 2048u) {
+        float v[64];
+        UNROLL
+        for (u32 j = 0; j < 64u; j++)
+            v[j] = x[i + 32u * j];
+        UNROLL
+        for (u32 j = 0; j < 64u; j++) {
+            float f = ex_flush(v[j]);
+            s = EX_FMA(f, f, s);
+        }
+    }
+    NO_UNROLL
+    for (; i < n; i += 256u) {
+        float v[8];
+        UNROLL
+        for (u32 j = 0; j < 8u; j++)
+            v[j] = i + 32u * j < n ? x[i + 32u * j] : 0.0f; /* s + 0 is s: it began as 0 and squares are not below */
+        UNROLL
+        for (u32 j = 0; j < 8u; j++) {
+            float f = ex_flush(v[j]);
+            s = EX_FMA(f, f, s);
+        }
+    }
+    return float_root(at, s, n, eps);
+}
+
+KFN void router_normalised(struct at at, CON const struct router_args *a, struct bufs b, THR const struct router_unit *u, SHM u32 *shm)
+{
+    if (at.simd >= u->n_rows)
+        return;
+    DEV const float *x = (DEV const float *)b.p[1] + (u64)(u->row0 + at.simd) * a->x_stride;
+    w4 v[2], w[2];
+    UNROLL
+    for (u32 j = 0; j < 2u; j++) {
+        u32 k = u->seg * GPU_SEG + 128u * j + 4u * at.lane;
+        v[j] = float_some(x, k, a->n_in);
+        w[j] = float_some((DEV const float *)b.p[2], k, a->n_in);
+    }
+    float r = router_root(at, x, a->n_in, a->eps);
+    UNROLL
+    for (u32 j = 0; j < 2u; j++) {
+        u32 in = 128u * j + 4u * at.lane, k = u->seg * GPU_SEG + in, n = a->n_in;
+        w4 h; /* what fills up the row stays zero, also where r is a NaN */
+        h.x = k < n ? float_normal(v[j].x, r, w[j].x) : 0u;
+        h.y = k + 1u < n ? float_normal(v[j].y, r, w[j].y) : 0u;
+        h.z = k + 2u < n ? float_normal(v[j].z, r, w[j].z) : 0u;
+        h.w = k + 3u < n ? float_normal(v[j].w, r, w[j].w) : 0u;
+        *(SHM w4 *)(shm + at.simd * ROUTER_WORDS + in) = h;
+    }
+}
+
+/* The tile's blocks of a row by rule 1, by the SIMD groups that have no chains first. */
+KFN void router_write_act(struct at at, CON const struct router_args *a, struct bufs b, THR const struct router_unit *u, u32 n_rows,
+                          SHM const u32 *shm)
+{
+    u32 row = GPU_SIMDS - 1u - at.simd;
+    if (row >= n_rows)
+        return;
+    DEV u8 *act = (DEV u8 *)b.p[5] + (u64)(u->row0 + row) * GPU_ACT_BYTES(a->n_in);
+    UNROLL
+    for (u32 j = 0; j < 2u; j++) {
+        u32 in = 128u * j + 4u * at.lane;
+        w4 x = load16(shm + row * ROUTER_WORDS + in);
+        float v[4] = {EX_FLOAT(x.x), EX_FLOAT(x.y), EX_FLOAT(x.z), EX_FLOAT(x.w)};
+        act_put_8(at, act, GPU_PAD(a->n_in), u->seg * GPU_SEG + in, v);
+    }
+}
+
+/* ---- chains ---- */
+
+/* ahead pieces of 4 steps: of 2 outputs, of n_r rows. */
+KFN void router_steps(const u32 n_r, const u32 ahead, SHM const u32 *w, SHM const u32 *x, THR w4 *wv, THR w4 *xv)
+{
+    UNROLL
+    for (u32 j = 0; j < ahead; j++) {
+        wv[2u * j] = load16(w + 4u * j);
+        wv[2u * j + 1u] = load16(w + 8u * ROUTER_WORDS + 4u * j);
+        UNROLL
+        for (u32 r = 0; r < n_r; r++)
+            xv[j * n_r + r] = load16(x + r * ROUTER_ROWS_AT_ONCE * ROUTER_WORDS + 4u * j);
+    }
+}
+
+KFN void router_join(const u32 n_r, const u32 ahead, THR const w4 *wv, THR const w4 *xv, THR float *p)
+{
+    UNROLL
+    for (u32 j = 0; j < ahead; j++) {
+        UNROLL
+        for (u32 r = 0; r < n_r; r++) {
+            p[2u * r] = float_join(wv[2u * j], xv[j * n_r + r], p[2u * r]);
+            p[2u * r + 1u] = float_join(wv[2u * j + 1u], xv[j * n_r + r], p[2u * r + 1u]);
+        }
+    }
+}
+
+/* n_r rows a thread (a constant); n_rows: that are there. */
+KFN void router_chains(struct at at, const u32 n_r, CON const struct router_args *a, DEV float *parts, THR const struct router_unit *u,
+                       u32 n_rows, SHM const u32 *shm, SHM const u32 *w)
+{
+    u32 row = at.thread % 2u + at.thread / 16u * 2u, out = at.thread / 2u % 8u;
+    if (row >= ROUTER_ROWS_AT_ONCE || row >= n_rows)
+        return;
+    const u32 ahead = n_r == 4u ? 1u : 2u;
+    SHM const u32 *x = shm + row * ROUTER_WORDS;
+    w4 wv[4], xv[4], w_next[4], x_next[4];
+    float p[8];
+    w += out * ROUTER_WORDS;
+    UNROLL
+    for (u32 i = 0; i < 2u * n_r; i++)
+        p[i] = 0.0f;
+    router_steps(n_r, ahead, w, x, wv, xv);
+    NO_UNROLL
+    for (u32 k = 0; k < GPU_SEG; k += 8u * ahead) {
+        router_steps(n_r, ahead, w + k + 4u * ahead, x + k + 4u * ahead, w_next, x_next);
+        router_join(n_r, ahead, wv, xv, p);
+        u32 then = (k + 8u * ahead) % GPU_SEG; /* the first ones again at the end: no branch */
+        router_steps(n_r, ahead, w + then, x + then, wv, xv);
+        router_join(n_r, ahead, w_next, x_next, p);
+    }
+    UNROLL
+    for (u32 r = 0; r < n_r; r++) {
+        u32 i = row + r * ROUTER_ROWS_AT_ONCE;
+        DEV float *to = parts + ((u64)(u->row0 + i) * u->segs + u->seg) * a->n_out + u->panel * GPU_PANEL + out;
+        if (i < n_rows) {
+            to[0] = p[2u * r];
+            to[8] = p[2u * r + 1u];
+        }
+    }
+}
+
+/* again: the group's shared memory holds the unit before. */
+KFN void router_unit(struct at at, CON const struct router_args *a, struct bufs b, THR struct router_unit *u, u32 tile, u32 again,
+                     SHM u32 *shm)
+{
+    DEV const u32 *there = (DEV const u32 *)b.p[0] + IN_ROWS + a->which;
+    SHM u32 *w = shm + GPU_ROUTER_ROWS(a->rows) * ROUTER_WORDS;
+    w4 piece[4];
+    router_fetch(at, (DEV const u8 *)b.p[3] + (u64)tile * GPU_TILE_BYTES(GT_F32), piece);
+    u->panel = split_u32(tile, u->segs, &u->seg);
+    if (again)
+        BARRIER(at);
+    if (a->source == SRC_NORM)
+        router_normalised(at, a, b, u, shm);
+    else
+        router_rows(at, a, (DEV const float *)b.p[1], u, shm);
+    router_put(at, piece, w);
+    u32 all = *there, n_rows = least_u32(u->n_rows, all > u->row0 ? all - u->row0 : 0u);
+    BARRIER(at);
+    if (a->rows <= 16u)
+        router_chains(at, 1, a, (DEV float *)b.p[4], u, n_rows, shm, w);
+    else if (a->rows <= 64u)
+        router_chains(at, 2, a, (DEV float *)b.p[4], u, n_rows, shm, w);
+    else
+        router_chains(at, 4, a, (DEV float *)b.p[4], u, n_rows, shm, w);
+    if (a->write_act && u->panel == 0u)
+        router_write_act(at, a, b, u, n_rows, shm);
+}
+
+KFN void k_router(struct at at, CON const struct router_args *a, struct bufs b, SHM u32 *shm)
+{
+    struct router_unit u;
+    u32 high = GPU_ROUTER_ROWS(a->rows), rows = a->rows;
+    u.segs = GPU_PAD(a->n_in) / GPU_SEG;
+    u32 tiles = a->n_out / GPU_PANEL * u.segs;
+    if (rows > 64u) /* few are read without asking how many there are */
+        rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which];
+    for (u32 unit = at.group;; unit += at.n_groups) { /* the same for the whole group */
+        u32 tile = unit;
+        u.row0 = unit < tiles ? 0u : split_u32(unit, tiles, &tile) * high;
+        if (u.row0 >= rows)
+            break;
+        u.n_rows = least_u32(high, rows - u.row0);
+        router_unit(at, a, b, &u, tile, unit != at.group, shm);
+    }
+}
