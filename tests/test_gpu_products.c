@@ -421,14 +421,6 @@ static void product_2_multiplies(void **state)
     products(GK_product_2, "product_2", SRC_FLOAT, 70, 1);
 }
 
-static void product_4_multiplies(void **state)
-{
-    (void)state;
-    check_seed(103);
-    products(GK_product_4, "product_4", SRC_ACT, 70, 3);
-    products(GK_product_4, "product_4", SRC_FLOAT, 70, 1);
-}
-
 static void product_many_multiplies(void **state)
 {
     (void)state;
@@ -738,7 +730,6 @@ static void one_of_each(void)
     try_product(GK_product_1, NAME, SRC_FLOAT, type, 8);
     try_product(GK_product_1, NAME, SRC_NORM, type, 8);
     try_product(GK_product_2, NAME, SRC_ACT, type, rows);
-    try_product(GK_product_4, NAME, SRC_ACT, type, rows);
     try_product(GK_product_many, NAME, SRC_ACT, type, rows);
     try_product(GK_product_float, NAME, SRC_NORM, TYPES[N_QUANT + check_below(3)], 8);
     try_product(GK_product_float, NAME, SRC_FLOAT, TYPES[N_QUANT + check_below(3)], rows);
@@ -817,7 +808,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(product_1_multiplies),       cmocka_unit_test(product_2_multiplies),
-        cmocka_unit_test(product_4_multiplies),       cmocka_unit_test(product_many_multiplies),
+        cmocka_unit_test(product_many_multiplies),
         cmocka_unit_test(product_float_multiplies),   cmocka_unit_test(product_float_multiplies_experts),
         cmocka_unit_test(experts_in_1_multiplies),    cmocka_unit_test(experts_in_2_multiplies),
         cmocka_unit_test(experts_in_many_multiplies), cmocka_unit_test(experts_out_1_multiplies),

@@ -25,7 +25,7 @@ const void *cuda_entry_5(enum gpu_kernel kernel);
  * what a step costs: the others would only take long to compile. */
 const void *cuda_walk_entry(void);
 #define CUDA_WALKS(kernel)                                                                                       \
-    ((kernel) != GK_prompt && (kernel) != GK_product_2 && (kernel) != GK_product_4 && (kernel) != GK_product_many && \
+    ((kernel) != GK_prompt && (kernel) != GK_product_2 && (kernel) != GK_product_many && \
      (kernel) != GK_experts_in_2 && (kernel) != GK_experts_out_2 && (kernel) != GK_experts_in_many && (kernel) != GK_experts_out_many)
 
 enum { CUDA_WALK_AHEAD = 3 };

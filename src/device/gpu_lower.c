@@ -2,10 +2,11 @@
  * alone, and never shows in a result:
  *
  *   rows      products      norm                         experts                       attention's result
- *   1, 2, -4  product_1     in the product that reads    a pair by itself; the output  rule 1 in the product
- *   5-8                     h, when all who read it can  tiles of 8 pairs
- *   9-16      product_2     a launch                     "                             rule 1 in a launch
- *   17-128    product_4     "                            beyond 64 rows: tiles of 16   "
+ *   1         product_1     in the product that reads    a pair by itself; the output  rule 1 in the product
+ *                           h, when all who read it can  joins them
+ *   2, -4     "             a launch                     "                             rule 1 in a launch
+ *   5-8       "             "                            tiles of 8 pairs              "
+ *   9-128     product_2     "                            beyond 64 rows: tiles of 16   "
  *   more      product_many  "                            beyond 256: _many, of 32      "
  *
  * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up. */
@@ -28,7 +29,7 @@ struct lower {
     bool failed;
 };
 
-enum { FEW = 8, FUSED_OUT = 4, ONE_GROUP_ROUTES = 64, MANY = 128, ROUTER_OUTS = 512 };
+enum { ALONE = 1, FEW = 8, FUSED_OUT = 4, ONE_GROUP_ROUTES = 64, MANY = 128, ROUTER_OUTS = 512 };
 
 /* ---- launches ---- */
 
@@ -141,7 +142,7 @@ static void lower_norm(struct lower *l)
 {
     const struct plan_op *next = &l->op[1];
     struct readers r = readers(l, l->op->out);
-    if (l->rows <= FEW && !l->c->plain && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r.later_floats) {
+    if (l->rows <= ALONE && !l->c->plain && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r.later_floats) {
         l->norm = l->op;
         l->norm_act = r.n > 1;
         return;
@@ -188,10 +189,10 @@ static void fill_product(const struct lower *l, struct gpu_launch *k, struct pro
 /* The kernel for so many rows, or a lower tile where shared memory does not hold the higher one. */
 static enum gpu_kernel product_kernel(const struct lower *l, const union gpu_args *args)
 {
-    static const enum gpu_kernel HIGH[] = {GK_product_1, GK_product_2, GK_product_4};
+    static const enum gpu_kernel HIGH[] = {GK_product_1, GK_product_2};
     if (l->rows > MANY && gpu_shm_bytes(GK_product_many, args) <= l->g->info.shm_bytes)
         return GK_product_many;
-    u32 i = l->rows <= FEW ? 0 : l->rows <= 2 * FEW ? 1 : 2;
+    u32 i = l->rows <= FEW ? 0 : 1; /* tiles of 32 rows were slower: such a group fills an SM alone */
     while (i && gpu_shm_bytes(HIGH[i], args) > l->g->info.shm_bytes)
         i--;
     return HIGH[i];
@@ -201,7 +202,7 @@ static void quantised_product(struct lower *l, const u32 *mats, u32 n)
 {
     struct gpu_buf in = buf(l, l->op->in);
     u32 n_in = of_plan(l, l->op->mats[mats[0]].weight)->n_in;
-    bool here = l->op->in == BUF_ATT && l->rows <= FEW && !l->c->plain; /* rule 1 by the product itself */
+    bool here = l->op->in == BUF_ATT && l->rows <= ALONE && !l->c->plain; /* rule 1 by the product itself */
     if (l->op->in == BUF_ATT && !here)
         norm_launch(l, &in, n_in, PLAN_NONE, false, true, &in);
     struct gpu_launch *k = launch(l, GK_product_1);

@@ -19,7 +19,6 @@ static const char *source(const struct gpu_launch *k)
     switch (k->kernel) {
     case GK_product_1:
     case GK_product_2:
-    case GK_product_4:
     case GK_product_many:
         return NAMES[k->args.product_.source];
     case GK_product_float:

@@ -38,8 +38,6 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
         return GPU_SHM_PRODUCT(8u, args->product_.n_in);
     case GK_product_2:
         return GPU_SHM_PRODUCT(16u, args->product_.n_in);
-    case GK_product_4:
-        return GPU_SHM_PRODUCT(32u, args->product_.n_in);
     case GK_product_float:
         return GPU_SHM_FLOAT(args->float_.per_pair ? 1u : args->float_.rows, all_outputs(&args->float_.p));
     case GK_router:

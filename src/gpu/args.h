@@ -201,7 +201,7 @@ union gpu_args {
 };
 
 /* Kernels by name: X(name, args): void k_<name>(struct at at, CON const struct <args>_args *a, struct bufs b, SHM u32 *shm); its
- * member of gpu_args is <args>_. Its text is in the file named behind it. _1, _2, _4: rows of activations in a tile / 8. */
+ * member of gpu_args is <args>_. Its text is in the file named behind it. _1, _2: rows of activations in a tile / 8. */
 #define GPU_KERNELS(X)                                                                                           \
     X(embed, embed)             /* k_rows.h */                                                                   \
     X(norm, norm)                                                                                                \
@@ -217,7 +217,6 @@ union gpu_args {
     X(prompt, attend)           /* k_prompt.h */                                                                 \
     X(product_1, product)       /* k_product.h: a panel's segments over the SIMD groups */                       \
     X(product_2, product)                                                                                        \
-    X(product_4, product)                                                                                        \
     X(product_many, product)    /* k_many.h: a panel a SIMD group */                                             \
     X(product_float, float)    /* k_float.h */                                                                  \
     X(router, router)           /* k_router.h */                                                                 \
@@ -240,7 +239,7 @@ enum gpu_kernel {
 
 /* Kernels whose shared memory begins with a ring (gpu.h). */
 #define GPU_HAS_RING(kernel)                                                                                     \
-    ((kernel) == GK_product_1 || (kernel) == GK_product_2 || (kernel) == GK_product_4 || (kernel) == GK_product_many ||  \
+    ((kernel) == GK_product_1 || (kernel) == GK_product_2 || (kernel) == GK_product_many ||  \
      (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 || \
      (kernel) == GK_experts_in_many || (kernel) == GK_experts_out_many)
 

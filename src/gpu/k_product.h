@@ -1,4 +1,4 @@
-/* One to three products of the same rows, few of them: product_1, _2, _4 take 8, 16, 32 rows at a time.
+/* One to three products of the same rows, few of them: product_1 and _2 take 8 and 16 rows at a time.
  *
  * A unit is a panel of 16 outputs for one tile of rows; a group takes a contiguous share of units. The rows are staged once (k_stage.h); weights
  * come through the SIMD group's ring, asked for before anything else is done. A panel's weights are n_seg tiles along the row:
@@ -6,7 +6,7 @@
  *               right, while the next panel goes into the other half;
  *   n_seg < 8:  each SIMD group takes a panel of its own and adds as it goes; no barrier.
  *
- *   shared memory: ring | staged rows | sums [2][n_seg][n8][32 lanes][4]  (with 32 rows [1]) */
+ *   shared memory: ring | staged rows | sums [2][n_seg][n8][32 lanes][4] */
 
 KFN u32 panels_of(u32 n_out)
 {
@@ -285,10 +285,7 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
                 if (c < n_rows && out < m.n_out)
                     product_put(a, b, &m, row0 + c, out, sums_get(sums + turn * s.n_seg * n8 * 128u + i, s.n_seg, n8 * 128u));
             }
-            if (n8 == 4u)
-                BARRIER(at);
-            else
-                turn ^= 1u;
+            turn ^= 1u;
         }
         unit += n_units;
         p += n_units;
@@ -308,9 +305,4 @@ KFN void k_product_1(struct at at, CON const struct product_args *a, struct bufs
 KFN void k_product_2(struct at at, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
 {
     product_few(at, 2, a, b, shm);
-}
-
-KFN void k_product_4(struct at at, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
-{
-    product_few(at, 4, a, b, shm);
 }
