@@ -446,10 +446,10 @@ KFN void k_group(struct at at, CON const struct route_args *a, struct bufs b, SH
 
 /* ---- few experts: at most 128 (a multiple of 4), 8 used, 64 rows, all by one group ----
  *
- * SIMD group w has rows w, w + 8, w + 16, ..., up to 8 of them, and looks at 1, 2, 4 or all 8 at once: each is a chain of steps that wait.
- * Lane l has experts 4l..4l+3 of each as short keys: 25 bits that order as the logit does, then the expert, so that no two are the same and
- * a rank is one maximum. A lane keeps its four sorted; who has the maximum writes it down and moves up. What 25 bits
- * cannot tell shows in the ranks (see few_wrong), and such a row is chosen again with whole keys: one row in some hundreds.
+ * SIMD group w has rows w, w + 8, w + 16, ..., up to 8 of them. Lane l has experts 4l..4l+3 of a row as short keys: 25 bits that order as the
+ * logit does, then the expert, so that no two are the same. One row: a rank is the number of larger keys (few_choose_1). More: all of
+ * 2, 4 or 8 at once, since each is a chain of steps that wait; a rank is a maximum over the lanes (few_choose). What 25 bits cannot tell shows in
+ * the ranks (few_wrong), and such a row is chosen again with whole keys: one row in some hundreds.
  *
  * Then lane 8 s + r has rank r of the SIMD group's row s, or s + 4: its pair. A row has an expert once, so the rows that chose an expert are
  * a set of bits; a pair's place is the number of pairs of experts before its own, and of rows before its own in the set.
@@ -459,7 +459,14 @@ KFN void k_group(struct at at, CON const struct route_args *a, struct bufs b, SH
  *   [256, 288)   counts: rows that chose expert e, byte e % 4 of word e / 4 (at most 64)
  *   [288, 1056)  ranks: (SIMD group, its row s): the short keys of ranks 0..8, and 3 words unused so that four rows meet no bank twice */
 
-enum { FEW_EXPERTS = 128, FEW_USED = 8, FEW_COUNTS = 256, FEW_RANKS = 288, FEW_ROW_RANKS = 12, FEW_ID = FEW_EXPERTS - 1 };
+enum {
+    FEW_EXPERTS = 128,
+    FEW_ID = FEW_EXPERTS - 1,
+    FEW_USED = 8,
+    FEW_COUNTS = 256,
+    FEW_RANKS = 288,
+    FEW_ROW_RANKS = 12
+};
 
 KFN bool few_experts(CON const struct route_args *a)
 {
@@ -473,6 +480,49 @@ KFN u32 few_key(u32 u, u32 e)
     return (key & ~(u32)FEW_ID) | e;
 }
 
+/* How many of 32 keys are larger. */
+KFN u32 few_larger(SHM const u32 *keys, u32 key)
+{
+    u32 n = 0;
+    UNROLL
+    for (u32 i = 0; i < 32u; i += 4u) {
+        w4 v = load16(keys + i);
+        n += v.x > key ? 1u : 0u;
+        n += v.y > key ? 1u : 0u;
+        n += v.z > key ? 1u : 0u;
+        n += v.w > key ? 1u : 0u;
+    }
+    return n;
+}
+
+/* Short keys of ranks 0..8 of this SIMD group's only row. The nine highest stand in the nine lanes whose largest keys are the highest, and in the
+ * ninth of these only that one: first the 32 largest are compared, then the 33 keys that are left. They stand where the ranks of its
+ * other rows would. */
+KFN void few_choose_1(struct at at, CON const struct route_args *a, DEV const float *logits, u32 rows, SHM u32 *ranks)
+{
+    SHM u32 *largest = ranks + FEW_ROW_RANKS, *left = largest + 32;
+    u32 e = 4u * at.lane;
+    w4 k;
+    route_rows(1, a, logits, at.simd, rows, e, &k);
+    k.x = few_key(k.x, e);
+    k.y = few_key(k.y, e + 1u);
+    k.z = few_key(k.z, e + 2u);
+    k.w = few_key(k.w, e + 3u);
+    u32 xy = k.x > k.y ? k.x : k.y, zw = k.z > k.w ? k.z : k.w, most = xy > zw ? xy : zw;
+    largest[at.lane] = most;
+    SIMD_BARRIER(at);
+    u32 before = few_larger(largest, most);
+    if (before < 8u)
+        *(SHM w4 *)(left + 4u * before) = k;
+    if (before == 8u)
+        left[32] = ranks[8] = most;
+    SIMD_BARRIER(at);
+    u32 mine = left[at.lane];
+    before = few_larger(left, mine) + (left[32] > mine ? 1u : 0u);
+    if (before <= 8u)
+        ranks[before] = mine;
+}
+
 KFN void few_order(THR u32 *a, THR u32 *b)
 {
     u32 most = *a > *b ? *a : *b, least = *a > *b ? *b : *a;
@@ -480,7 +530,7 @@ KFN void few_order(THR u32 *a, THR u32 *b)
     *b = least;
 }
 
-/* Short keys of ranks 0..n_used of this SIMD group's first n rows (n: a constant); a row that is not there has any. */
+/* Short keys of ranks 0..n_used of this SIMD group's first n rows (n: a constant, 2, 4 or 8); a row that is not there has any. */
 KFN void few_choose(struct at at, const u32 n, CON const struct route_args *a, DEV const float *logits, u32 rows, SHM u32 *ranks)
 {
     u32 key[8][4], e = 4u * at.lane;
@@ -499,14 +549,14 @@ KFN void few_choose(struct at at, const u32 n, CON const struct route_args *a, D
         few_order(&k[1], &k[3]);
         few_order(&k[1], &k[2]);
     }
-    for (u32 r = 0; r <= a->n_used; r++) {
+    for (u32 r = 0; r <= a->n_used; r++, ranks++) {
         UNROLL
         for (u32 s = 0; s < n; s++) {
             THR u32 *k = key[s];
             u32 top = simd_max_u32(at, k[0]);
             bool mine = k[0] == top;
             if (mine)
-                ranks[FEW_ROW_RANKS * s + r] = top;
+                ranks[FEW_ROW_RANKS * s] = top;
             k[0] = mine ? k[1] : k[0];
             k[1] = mine ? k[2] : k[1];
             k[2] = mine ? k[3] : k[2]; /* k[3] stays: who has no more comes first again, and few_wrong sees it */
@@ -516,18 +566,18 @@ KFN void few_choose(struct at at, const u32 n, CON const struct route_args *a, D
 
 /* Whether short keys may not say that a rank with `key` comes where it does, before one with `after`: NaN or infinite, a zero (or so small)
  * with its sign, or no difference. */
-KFN bool few_wrong(u32 key, u32 after)
+KFN u32 few_wrong(u32 key, u32 after)
 {
     const u32 minus_zero = 0x7FFFFFFFu / FEW_EXPERTS;
-    return key - 0x00800000u >= 0xFF000000u || key / FEW_EXPERTS == after / FEW_EXPERTS || key / FEW_EXPERTS == minus_zero ||
-           after / FEW_EXPERTS == minus_zero;
+    u32 k = key / FEW_EXPERTS, next = after / FEW_EXPERTS;
+    return (u32)(key - 0x00800000u >= 0xFF000000u) | (u32)(k == next) | (u32)(k == minus_zero) | (u32)(next == minus_zero);
 }
 
-/* The expert of a lane's pair: rank lane % 8 of the row in the lane's eighth of `ranks`; 0 where there is none. row: of rank lane / 8 = 0. */
+/* The expert of a lane's pair: rank lane % 8 of row lane / 8 of `ranks`; any where not live. row: lane 0's. */
 KFN u32 few_expert(struct at at, CON const struct route_args *a, DEV const float *logits, u32 row, bool live, SHM u32 *ranks)
 {
     SHM u32 *mine = ranks + FEW_ROW_RANKS * (at.lane / 8u) + at.lane % 8u;
-    u32 key = live ? mine[0] : 0u, wrong = simd_ballot(at, live && few_wrong(key, mine[1]));
+    u32 key = mine[0], wrong = simd_ballot(at, few_wrong(key, mine[1]) & (u32)live);
     if (wrong) {
         NO_UNROLL
         for (u32 s = 0; s < 4u; s++) {
@@ -539,20 +589,21 @@ KFN u32 few_expert(struct at at, CON const struct route_args *a, DEV const float
                 ranks[FEW_ROW_RANKS * s + at.lane] = found[0];
         }
         SIMD_BARRIER(at);
-        key = live ? mine[0] : 0u;
+        key = mine[0];
     }
     return key & FEW_ID;
 }
 
-/* Weight of a lane's pair, of the logit x. */
-KFN float few_weight(struct at at, CON const struct route_args *a, DEV const float *logits, u32 row, u32 rows, bool live, float x)
+/* Weight of a lane's pair, of the logit x; row: lane 0's. No branches, and lanes without a pair divide 1 by n_used, not 0 by 0: a division
+ * out of the usual takes long. */
+KFN float few_weight(struct at at, CON const struct route_args *a, DEV const float *logits, u32 row, u32 rows, float x)
 {
-    u32 eight = at.lane & 24u;
+    u32 eight = at.lane & 24u, mask = at.lane % 8u < a->n_used ? ~0u : 0u;
     float top = EX_FLOAT(shuffle_from(at, EX_BITS(x), eight)), v[FEW_USED];
-    float e = live ? ex_flush(ex_exp(x - top)) : 0.0f, sum = 0.0f;
+    float e = ex_flush(ex_exp(x - top)), sum = 0.0f;
     UNROLL
     for (u32 k = 0; k < FEW_USED; k++)
-        v[k] = EX_FLOAT(shuffle_from(at, EX_BITS(e), eight + k));
+        v[k] = EX_FLOAT(shuffle_from(at, EX_BITS(e) & mask, eight + k));
     UNROLL
     for (u32 k = 0; k < FEW_USED; k++)
         sum = sum + v[k]; /* + 0 past the last */
@@ -605,30 +656,46 @@ KFN void few_place(struct at at, THR const struct lists *l, THR const struct few
     }
 }
 
-KFN void few_totals(struct at at, CON const struct route_args *a, THR const struct lists *l, u32 n, SHM const u32 *counts,
-                    THR const struct few_counts *c)
+/* Numbers of tiles and of experts that were chosen: by one SIMD group. */
+KFN void few_totals(struct at at, CON const struct route_args *a, THR const struct lists *l, u32 n, SHM const u32 *counts, u32 tiles)
 {
     u32 hits = (u32)simd_sum_i32(at, (i32)popcount((counts[at.lane] + 0x7F7F7F7Fu) & 0x80808080u));
     if (at.lane == 31u) {
-        l->tiles[0] = a->per_row ? n : (c->before >> 16) + (u32)dot4(c->tiles, 0x01010101u, 0);
+        l->tiles[0] = tiles;
         if (l->hits)
             *l->hits = a->per_row && n > 32u ? n : hits;
     }
 }
 
-KFN void few_route_group(struct at at, CON const struct route_args *a, THR const struct lists *l, DEV const float *logits, u32 rows, SHM u32 *shm)
+/* What a lane has of the lists, for each 32 rows. */
+struct few_pair {
+    u32 row, i, e; /* i: row * n_used + rank */
+    float x;       /* the logit */
+    bool live;
+};
+
+KFN void few_put(struct at at, CON const struct route_args *a, THR const struct lists *l, DEV const float *logits, u32 rows, u32 row,
+                 THR const struct few_pair *p)
+{
+    float w = few_weight(at, a, logits, row, rows, p->x);
+    if (p->live) {
+        l->ids[p->i] = p->e;
+        l->w[p->i] = w;
+    }
+}
+
+KFN void few_route_group(struct at at, CON const struct route_args *a, THR const struct lists *l, DEV const float *logits, u32 rows,
+                         SHM u32 *shm)
 {
     SHM u32 *counts = shm + FEW_COUNTS, *ranks = shm + FEW_RANKS + 8u * FEW_ROW_RANKS * at.simd;
-    u32 e[2], rest, whole = split_u32(1u << 20, a->tile_rows, &rest) + 1u;
-    u32 bit = at.lane / 8u * 8u + at.simd, parts = rows > 32u ? 2u : 1u; /* bit: the row, or 32 less */
-    float x[2];
-    bool used = at.lane % 8u < a->n_used;
+    u32 rest, whole = split_u32(1u << 20, a->tile_rows, &rest) + 1u, n = rows * a->n_used, bit = at.lane / 8u * 8u + at.simd;
+    struct few_pair pair[2];
     shm[at.thread] = 0;
     if (at.thread < 32u)
         counts[at.thread] = 0;
     BARRIER(at);
     if (rows <= 8u)
-        few_choose(at, 1, a, logits, rows, ranks);
+        few_choose_1(at, a, logits, rows, ranks);
     else if (rows <= 16u)
         few_choose(at, 2, a, logits, rows, ranks);
     else if (rows <= 32u)
@@ -637,42 +704,51 @@ KFN void few_route_group(struct at at, CON const struct route_args *a, THR const
         few_choose(at, 8, a, logits, rows, ranks);
     SIMD_BARRIER(at);
     UNROLL
-    for (u32 p = 0; p < 2u; p++) {
-        if (p >= parts)
+    for (u32 k = 0; k < 2u; k++) {
+        THR struct few_pair *p = &pair[k];
+        if (32u * k >= rows)
             break;
-        bool live = used && bit + 32u * p < rows;
-        e[p] = few_expert(at, a, logits, 32u * p + at.simd, live, ranks + 4u * FEW_ROW_RANKS * p);
-        x[p] = live ? route_value(a, logits + (bit + 32u * p) * a->stride, e[p]) : 0.0f;
-        if (live) {
-            shm_add_u32(shm + FEW_EXPERTS * p + e[p], 1u << bit);
-            shm_add_u32(counts + e[p] / 4u, 1u << e[p] % 4u * 8u);
+        p->row = bit + 32u * k;
+        p->i = p->row * a->n_used + at.lane % 8u;
+        p->live = at.lane % 8u < a->n_used && p->row < rows;
+        p->e = few_expert(at, a, logits, 32u * k + at.simd, p->live, ranks + 4u * FEW_ROW_RANKS * k);
+        p->x = p->live ? route_value(a, logits + p->row * a->stride, p->e) : 0.0f;
+        if (p->live) {
+            shm_add_u32(shm + FEW_EXPERTS * k + p->e, 1u << bit);
+            shm_add_u32(counts + p->e / 4u, 1u << p->e % 4u * 8u);
         }
     }
     BARRIER(at);
+    if (a->per_row) {
+        UNROLL
+        for (u32 k = 0; k < 2u; k++) {
+            THR struct few_pair *p = &pair[k];
+            if (32u * k >= rows)
+                break;
+            if (p->live) {
+                l->pairs[p->i] = p->i;
+                l->tiles[1 + 2u * p->i] = p->e;
+                l->tiles[2 + 2u * p->i] = p->i | 1u << 24;
+            }
+            few_put(at, a, l, logits, rows, 32u * k + at.simd, p);
+        }
+        if (at.simd == GPU_SIMDS - 1u) /* it has the fewest rows */
+            few_totals(at, a, l, n, counts, n);
+        return;
+    }
     struct few_counts c;
     few_count(at, a, counts, whole, &c);
     UNROLL
-    for (u32 p = 0; p < 2u; p++) {
-        if (p >= parts)
+    for (u32 k = 0; k < 2u; k++) {
+        THR struct few_pair *p = &pair[k];
+        if (32u * k >= rows)
             break;
-        u32 row = bit + 32u * p, i = row * a->n_used + at.lane % 8u;
-        bool live = used && row < rows;
-        float w = few_weight(at, a, logits, 32u * p + at.simd, rows, live, x[p]);
-        if (live) {
-            l->ids[i] = e[p];
-            l->w[i] = w;
-        }
-        if (!a->per_row) {
-            u32 ahead = popcount(shm[FEW_EXPERTS * p + e[p]] & ((1u << bit) - 1u)) + (p ? popcount(shm[e[p]]) : 0u);
-            few_place(at, l, &c, i, e[p], ahead, live);
-        } else if (live) {
-            l->pairs[i] = i;
-            l->tiles[1 + 2u * i] = e[p];
-            l->tiles[2 + 2u * i] = i | 1u << 24;
-        }
+        u32 ahead = popcount(shm[FEW_EXPERTS * k + p->e] & ((1u << bit) - 1u)) + (k ? popcount(shm[p->e]) : 0u);
+        few_place(at, l, &c, p->i, p->e, ahead, p->live);
+        few_put(at, a, l, logits, rows, 32u * k + at.simd, p);
     }
-    if (at.simd == 0)
-        few_totals(at, a, l, rows * a->n_used, counts, &c);
+    if (at.simd == GPU_SIMDS - 1u)
+        few_totals(at, a, l, n, counts, (c.before >> 16) + (u32)dot4(c.tiles, 0x01010101u, 0));
 }
 
 /* Rows over the SIMD groups, then the lists. Few pairs go from one to the other through shared memory. */
