@@ -23,7 +23,7 @@
         k_##name(at, &a.args##_, b, shm);                                                                               \
     }
 X(product_1, product) X(product_2, product) X(product_many, product) X(experts_in_1, experts_in) X(experts_out_1, experts_out)
-X(experts_in_2, experts_in) X(experts_out_2, experts_out) X(experts_in_many, experts_in) X(experts_out_many, experts_out) X(route_group, route) X(product_float, float)
+X(experts_in_2, experts_in) X(experts_out_2, experts_out) X(experts_in_many, experts_in) X(experts_out_many, experts_out) X(route_group, route) X(product_float, float) X(router, router)
 #undef X
 
 __global__ void __launch_bounds__(256, 2) e_nothing(const __grid_constant__ union gpu_args, struct bufs) {}
@@ -192,6 +192,15 @@ int main(int argc, char **argv)
                 memcpy(b[l].p, p, sizeof p);
             }
             time_it("router f32", e_product_float, args.data(), b.data(), LAYERS, GPU_SHM_FLOAT(n < 8 ? n : 8, EXPERTS), g, (double)D * EXPERTS * 4);
+            for (u32 l = 0; l < LAYERS; l++) {
+                memset(&args[l], 0, sizeof args[l]);
+                memset(&b[l], 0, sizeof b[l]);
+                struct router_args *a = &args[l].router_;
+                a->source = n == 1 ? SRC_NORM : SRC_FLOAT, a->n_in = D, a->n_out = EXPERTS, a->x_stride = D, a->eps = 1e-6f, a->write_act = n == 1, a->rows = n;
+                void *p[] = {in, x, norm, w_router + (u64)l * D * EXPERTS * 4, y, act};
+                memcpy(b[l].p, p, sizeof p);
+            }
+            time_it("router, in parts", e_router, args.data(), b.data(), LAYERS, GPU_SHM_ROUTER(n), g, (double)D * EXPERTS * 4);
             for (u32 l = 0; l < LAYERS && n <= 64; l++) {
                 memset(&args[l], 0, sizeof args[l]);
                 memset(&b[l], 0, sizeof b[l]);
@@ -203,6 +212,10 @@ int main(int argc, char **argv)
             }
             if (n <= 64)
                 time_it("route + group", e_route_group, args.data(), b.data(), LAYERS, GPU_SHM_ROUTE(EXPERTS), 1, 0);
+            for (u32 l = 0; l < LAYERS && n <= 64; l++)
+                args[l].route_.n_parts = D / 256, args[l].route_.stride = D / 256 * EXPERTS, args[l].route_.parts_stride = EXPERTS;
+            if (n <= 64)
+                time_it("route + group, of parts", e_route_group, args.data(), b.data(), LAYERS, GPU_SHM_ROUTE(EXPERTS), 1, 0);
             for (u32 l = 0; l < LAYERS; l++) {
                 memset(&args[l], 0, sizeof args[l]);
                 struct experts_in_args *a = &args[l].experts_in_;
