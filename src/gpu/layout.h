@@ -79,11 +79,11 @@ enum {
 #define GPU_SHM_ROUTE(n_experts) (32u * ((n_experts) > 128u ? (n_experts) : 128u) + 128u) /* k_route.h: group, route_group */
 #define GPU_SHM_PICK 3200u                                  /* k_pick.h */
 #define GPU_SHM_PICK_JOIN 24592u
-/* Products (k_stage.h): the ring, n columns of staged rows with scales and sums, and sums of tiles. n: 8, 16, 32 for product_1, _2, _4. */
+/* Products (k_stage.h): the ring, n columns of staged rows with scales and sums, and sums of tiles. n: 8, 16 for product_1, _2. */
 #define GPU_SHM_RING (4u * RING_WORDS)
 #define GPU_SHM_STAGE(n, n_in) (4u * (n) * (GPU_PAD(n_in) / 4u + 16u + GPU_PAD(n_in) / 16u))
 #define GPU_SHM_SUMS(n, n_in) (GPU_PAD(n_in) / 256u >= 8u ? GPU_PAD(n_in) / 256u * (n) * 64u : 0u) /* shorter rows need none */
-#define GPU_SHM_PRODUCT(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + ((n) < 32u ? 2u : 1u) * GPU_SHM_SUMS(n, n_in))
+#define GPU_SHM_PRODUCT(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 2u * GPU_SHM_SUMS(n, n_in))
 #define GPU_SHM_EXPERTS_IN(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + ((n) == 8u ? 8u : 4u) * GPU_SHM_SUMS(n, n_in))
 #define GPU_SHM_EXPERTS_OUT(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 2u * GPU_SHM_SUMS(n, n_in))
 #define GPU_SHM_EXPERTS_FUSED(n_pairs, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n_pairs, n_in) + 2u * (n_pairs) * 64u)
