@@ -280,11 +280,21 @@ bool intake_push(struct intake *in, struct http_exchange *x, struct key *key, en
     return room;
 }
 
+/* A large body's own bytes go back to the system as they are freed, whoever frees them and when: without this malloc would take the next ones from
+ * its heap after the first was freed, and keep them until somebody trims it. */
+static void set_large_apart(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
+}
+
 int intake_open(struct intake **out, struct server *s, struct err *err)
 {
     struct intake *in = *out = mem_array(1, sizeof *in);
     if (!in)
         return err_set(err, "out of memory");
+    set_large_apart();
     in->server = s;
     in->end = &in->first;
     pthread_mutex_init(&in->lock, NULL);
