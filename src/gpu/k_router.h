@@ -7,7 +7,7 @@
  *
  *   shared memory, words: x[rows][260] | w[16][260]     260: eight rows of either begin 4 banks apart
  *
- * Weights: SIMD group s has elements 32 s .. 32 s + 31: lane l loads 4 outputs 2 (j % 2) + l % 2 of element 16 (j / 2) + l / 2, j = 0..3, sectors of
+ * Weights: SIMD group s has elements 32 s .. 32 s + 31: lane l loads outputs 8 (j % 2) + 4 (l % 2).. of element 16 (j / 2) + l / 2, j = 0..3, sectors of
  * 32 bytes, so that the words, put down output by output, meet 32 banks. They are on their way while the rows are prepared.
  *
  * The norm (rule 6; at most 8 rows): SIMD group s sums up row s, normalises the tile's part of it and puts that down.
@@ -51,19 +51,31 @@ KFN void router_put(struct at at, THR const w4 *v, SHM u32 *w)
 
 /* ---- rows ---- */
 
-KFN void router_rows(struct at at, CON const struct router_args *a, DEV const float *x, THR const struct router_unit *u, SHM u32 *shm)
+/* What is not of a row of n elements becomes 0: k: of v.x. */
+KFN w4 router_within(w4 v, u32 k, u32 n)
 {
-    u32 k = 4u * (at.thread % 64u);
-    for (u32 r0 = at.thread / 64u; r0 < u->n_rows; r0 += 4u * ROUTER_PUT) {
+    v.x = k < n ? v.x : 0u;
+    v.y = k + 1u < n ? v.y : 0u;
+    v.z = k + 2u < n ? v.z : 0u;
+    v.w = k + 3u < n ? v.w : 0u;
+    return v;
+}
+
+/* put: loads of a thread in flight (a constant). Without branches: what is not there is read elsewhere, and not used. */
+KFN void router_rows(struct at at, const u32 put, CON const struct router_args *a, DEV const float *x, THR const struct router_unit *u, SHM u32 *shm)
+{
+    u32 in = 4u * (at.thread % 64u), k = u->seg * GPU_SEG + in;
+    x += (u64)u->row0 * a->x_stride + (k < a->n_in ? k : 0u);
+    NO_UNROLL
+    for (u32 r0 = at.thread / 64u; r0 < u->n_rows; r0 += 4u * put) {
         w4 v[ROUTER_PUT];
         UNROLL
-        for (u32 i = 0; i < ROUTER_PUT; i++)
-            if (r0 + 4u * i < u->n_rows)
-                v[i] = float_some(x + (u64)(u->row0 + r0 + 4u * i) * a->x_stride, u->seg * GPU_SEG + k, a->n_in);
+        for (u32 i = 0; i < put; i++)
+            v[i] = load16(x + (u64)least_u32(r0 + 4u * i, u->n_rows - 1u) * a->x_stride);
         UNROLL
-        for (u32 i = 0; i < ROUTER_PUT; i++)
+        for (u32 i = 0; i < put; i++)
             if (r0 + 4u * i < u->n_rows)
-                *(SHM w4 *)(shm + (r0 + 4u * i) * ROUTER_WORDS + k) = v[i];
+                *(SHM w4 *)(shm + (r0 + 4u * i) * ROUTER_WORDS + in) = router_within(v[i], k, a->n_in);
     }
 }
 
@@ -71,13 +83,14 @@ KFN void router_rows(struct at at, CON const struct router_args *a, DEV const fl
 KFN float router_root(struct at at, DEV const float *x, u32 n, float eps)
 {
     float s = 0.0f;
-    u32 i = at.lane;
+    DEV const float *p = x + at.lane;
+    u32 left = n > at.lane ? n - at.lane : 0u; /* elements from p on */
     NO_UNROLL
-    for (; i + 2016u < n; i += 2048u) {
+    for (; left > 2016u; left = left > 2048u ? left - 2048u : 0u, p += 2048) {
         float v[64];
         UNROLL
         for (u32 j = 0; j < 64u; j++)
-            v[j] = x[i + 32u * j];
+            v[j] = p[32u * j];
         UNROLL
         for (u32 j = 0; j < 64u; j++) {
             float f = ex_flush(v[j]);
@@ -85,11 +98,11 @@ KFN float router_root(struct at at, DEV const float *x, u32 n, float eps)
         }
     }
     NO_UNROLL
-    for (; i < n; i += 256u) {
+    for (; left; left = left > 256u ? left - 256u : 0u, p += 256) {
         float v[8];
         UNROLL
         for (u32 j = 0; j < 8u; j++)
-            v[j] = i + 32u * j < n ? x[i + 32u * j] : 0.0f; /* s + 0 is s: it began as 0 and squares are not below */
+            v[j] = 32u * j < left ? p[32u * j] : 0.0f; /* s + 0 is s: it began as 0 and squares are not below */
         UNROLL
         for (u32 j = 0; j < 8u; j++) {
             float f = ex_flush(v[j]);
@@ -107,9 +120,9 @@ KFN void router_normalised(struct at at, CON const struct router_args *a, struct
     w4 v[2], w[2];
     UNROLL
     for (u32 j = 0; j < 2u; j++) {
-        u32 k = u->seg * GPU_SEG + 128u * j + 4u * at.lane;
-        v[j] = float_some(x, k, a->n_in);
-        w[j] = float_some((DEV const float *)b.p[2], k, a->n_in);
+        u32 k = u->seg * GPU_SEG + 128u * j + 4u * at.lane, there = k < a->n_in ? k : 0u;
+        v[j] = load16(x + there);
+        w[j] = load16((DEV const float *)b.p[2] + there);
     }
     float r = router_root(at, x, a->n_in, a->eps);
     UNROLL
@@ -143,29 +156,38 @@ KFN void router_write_act(struct at at, CON const struct router_args *a, struct 
 
 /* ---- chains ---- */
 
-/* ahead pieces of 4 steps: of 2 outputs, of n_r rows. */
-KFN void router_steps(const u32 n_r, const u32 ahead, SHM const u32 *w, SHM const u32 *x, THR w4 *wv, THR w4 *xv)
+/* Piece j of 4 steps: of 2 outputs, of n_r rows. */
+KFN void router_step(const u32 n_r, const u32 j, SHM const u32 *w, SHM const u32 *x, THR w4 *wv, THR w4 *xv)
+{
+    wv[2u * j] = load16(w + 4u * j);
+    wv[2u * j + 1u] = load16(w + 8u * ROUTER_WORDS + 4u * j);
+    UNROLL
+    for (u32 r = 0; r < n_r; r++)
+        xv[j * n_r + r] = load16(x + r * ROUTER_ROWS_AT_ONCE * ROUTER_WORDS + 4u * j);
+}
+
+KFN void router_join(const u32 n_r, const u32 j, THR const w4 *wv, THR const w4 *xv, THR float *p)
 {
     UNROLL
-    for (u32 j = 0; j < ahead; j++) {
-        wv[2u * j] = load16(w + 4u * j);
-        wv[2u * j + 1u] = load16(w + 8u * ROUTER_WORDS + 4u * j);
-        UNROLL
-        for (u32 r = 0; r < n_r; r++)
-            xv[j * n_r + r] = load16(x + r * ROUTER_ROWS_AT_ONCE * ROUTER_WORDS + 4u * j);
+    for (u32 r = 0; r < n_r; r++) {
+        p[2u * r] = float_join(wv[2u * j], xv[j * n_r + r], p[2u * r]);
+        p[2u * r + 1u] = float_join(wv[2u * j + 1u], xv[j * n_r + r], p[2u * r + 1u]);
     }
 }
 
-KFN void router_join(const u32 n_r, const u32 ahead, THR const w4 *wv, THR const w4 *xv, THR float *p)
+/* ahead: 1 or 2 pieces. Not a loop: nvcc would take its mark for that of the loop around it, and unroll that. */
+KFN void router_steps(const u32 n_r, const u32 ahead, SHM const u32 *w, SHM const u32 *x, THR w4 *wv, THR w4 *xv)
 {
-    UNROLL
-    for (u32 j = 0; j < ahead; j++) {
-        UNROLL
-        for (u32 r = 0; r < n_r; r++) {
-            p[2u * r] = float_join(wv[2u * j], xv[j * n_r + r], p[2u * r]);
-            p[2u * r + 1u] = float_join(wv[2u * j + 1u], xv[j * n_r + r], p[2u * r + 1u]);
-        }
-    }
+    router_step(n_r, 0, w, x, wv, xv);
+    if (ahead > 1u)
+        router_step(n_r, 1, w, x, wv, xv);
+}
+
+KFN void router_joins(const u32 n_r, const u32 ahead, THR const w4 *wv, THR const w4 *xv, THR float *p)
+{
+    router_join(n_r, 0, wv, xv, p);
+    if (ahead > 1u)
+        router_join(n_r, 1, wv, xv, p);
 }
 
 /* n_r rows a thread (a constant); n_rows: that are there. */
@@ -187,10 +209,10 @@ KFN void router_chains(struct at at, const u32 n_r, CON const struct router_args
     NO_UNROLL
     for (u32 k = 0; k < GPU_SEG; k += 8u * ahead) {
         router_steps(n_r, ahead, w + k + 4u * ahead, x + k + 4u * ahead, w_next, x_next);
-        router_join(n_r, ahead, wv, xv, p);
+        router_joins(n_r, ahead, wv, xv, p);
         u32 then = (k + 8u * ahead) % GPU_SEG; /* the first ones again at the end: no branch */
         router_steps(n_r, ahead, w + then, x + then, wv, xv);
-        router_join(n_r, ahead, w_next, x_next, p);
+        router_joins(n_r, ahead, w_next, x_next, p);
     }
     UNROLL
     for (u32 r = 0; r < n_r; r++) {
@@ -216,8 +238,12 @@ KFN void router_unit(struct at at, CON const struct router_args *a, struct bufs 
         BARRIER(at);
     if (a->source == SRC_NORM)
         router_normalised(at, a, b, u, shm);
+    else if (a->rows <= 8u)
+        router_rows(at, 2, a, (DEV const float *)b.p[1], u, shm);
+    else if (a->rows <= 16u)
+        router_rows(at, 4, a, (DEV const float *)b.p[1], u, shm);
     else
-        router_rows(at, a, (DEV const float *)b.p[1], u, shm);
+        router_rows(at, ROUTER_PUT, a, (DEV const float *)b.p[1], u, shm);
     router_put(at, piece, w);
     u32 all = *there, n_rows = least_u32(u->n_rows, all > u->row0 ? all - u->row0 : 0u);
     BARRIER(at);
