@@ -105,7 +105,7 @@ KFN void experts_walk_unit(THR const struct experts_shape *s, THR struct experts
 {
     u64 panel = (u64)w->at.pairs.expert * s->n_panels + w->at.u * s->width;
     w->w0 = s->w0 + panel * s->row0;
-    w->w1 = s->w1 + panel * s->row1;
+    w->w1 = s->mats == 2u ? s->w1 + panel * s->row1 : s->w1;
 }
 
 KFN void experts_walk_begin(struct at at, THR const struct experts_shape *s, u32 from, u32 to, THR struct experts_walk *w)

@@ -283,15 +283,19 @@ KFN void float_chains(struct at at, const u32 n_o, const u32 n_r, THR const stru
     SHM const u32 *x = shm + row * FLOAT_ROW_WORDS + seg * FLOAT_SEG_WORDS;
     SHM const u32 *w = u->w + out * FLOAT_ROW_WORDS + seg * FLOAT_SEG_WORDS;
     const u32 ahead = n_o * n_r < 4u ? 4u / (n_o * n_r) : 1u; /* pieces of 4 steps fetched while as many are worked on */
-    w4 wv[4], xv[4], w_next[4], x_next[4];
+    w4 wv[4], xv[4], w_next[4], x_next[4], none = {0, 0, 0, 0};
     float p[8];
+    UNROLL
+    for (u32 i = 0; i < 4u; i++) /* not all are used: a compiler that does not see which ones would complain */
+        wv[i] = xv[i] = w_next[i] = x_next[i] = none;
     UNROLL
     for (u32 i = 0; i < n_o * n_r; i++)
         p[i] = 0.0f;
     float_steps(n_o, n_r, ahead, w, x, wv, xv);
     NO_UNROLL
     for (u32 k = 0; k < GPU_SEG; k += 4u * ahead) {
-        if (k + 4u * ahead < GPU_SEG)
+        bool more = k + 4u * ahead < GPU_SEG;
+        if (more)
             float_steps(n_o, n_r, ahead, w + k + 4u * ahead, x + k + 4u * ahead, w_next, x_next);
         UNROLL
         for (u32 j = 0; j < ahead; j++) {
@@ -302,6 +306,8 @@ KFN void float_chains(struct at at, const u32 n_o, const u32 n_r, THR const stru
                     p[o * n_r + r] = float_join(wv[j * n_o + o], xv[j * n_r + r], p[o * n_r + r]);
             }
         }
+        if (!more)
+            break;
         UNROLL
         for (u32 i = 0; i < ahead * n_o; i++)
             wv[i] = w_next[i];
@@ -399,7 +405,7 @@ KFN u32 float_units(u32 n_out, u32 outs)
 KFN void k_product_float(struct at at, CON const struct float_args *a, struct bufs b, SHM u32 *shm)
 {
     CON const struct product_args *p = &a->p;
-    DEV const u32 *ids = (DEV const u32 *)b.p[14] + a->ids_at;
+    DEV const u32 *ids = a->per_pair ? (DEV const u32 *)b.p[14] + a->ids_at : (DEV const u32 *)0;
     u32 n_rows = ((DEV const u32 *)b.p[0])[IN_ROWS + p->which] * (a->per_pair ? a->n_used : 1u), rows = a->per_pair ? 1u : a->rows;
     u32 n_out0 = p->n_out[0], n_out1 = p->n_mats > 1u ? p->n_out[1] : 0u, n_out2 = p->n_mats > 2u ? p->n_out[2] : 0u;
     u32 outs = GPU_FLOAT_OUTS(rows, n_out0 + n_out1 + n_out2), high = GPU_FLOAT_ROWS(rows), shift = high == 8u ? 3u : high == 4u ? 2u : high == 2u ? 1u : 0u;
