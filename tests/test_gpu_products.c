@@ -630,6 +630,21 @@ static void experts_in_1_multiplies(void **state)
     EACH_QUANT(4, try_experts_in(GK_experts_in_1, "experts_in_1", TYPES[t], 8))
 }
 
+/* Several units of 32 outputs in a tile of pairs, more rows than are staged at once: once a loop without an end. */
+static void experts_in_writes_act_rows(void **state)
+{
+    (void)state;
+    check_seed(117);
+    u64 usual = budget;
+    budget = 17 << 20; /* up to 16 rows */
+    only_in = 2048;
+    only_out = 128;
+    EACH_QUANT(2, try_experts_in(GK_experts_in_1, "experts_in_1", TYPES[t], 8))
+    EACH_QUANT(1, try_experts_in(GK_experts_in_2, "experts_in_2", TYPES[t], 16))
+    only_in = only_out = 0;
+    budget = usual;
+}
+
 static void experts_in_2_multiplies(void **state)
 {
     (void)state;
@@ -810,7 +825,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(product_1_multiplies),       cmocka_unit_test(product_2_multiplies),
         cmocka_unit_test(product_many_multiplies),
         cmocka_unit_test(product_float_multiplies),   cmocka_unit_test(product_float_multiplies_experts),
-        cmocka_unit_test(experts_in_1_multiplies),    cmocka_unit_test(experts_in_2_multiplies),
+        cmocka_unit_test(experts_in_1_multiplies),    cmocka_unit_test(experts_in_2_multiplies),    cmocka_unit_test(experts_in_writes_act_rows),
         cmocka_unit_test(experts_in_many_multiplies), cmocka_unit_test(experts_out_1_multiplies),
         cmocka_unit_test(experts_out_2_multiplies),   cmocka_unit_test(experts_out_many_multiplies),
     };
