@@ -26,7 +26,7 @@ KFN void in_turn(void)
 }
 
 #define X(name, type)                                                                                                       \
-    static __global__ void __launch_bounds__(GPU_THREADS, PART_OF(GK_##name) == 1 ? 1 : 2)                                                                   \
+    static __global__ void __launch_bounds__(GPU_THREADS, PART_OF(GK_##name) == 1 ? 1 : 2)                                 \
         e_##name(const __grid_constant__ union gpu_args args, const __grid_constant__ struct bufs bufs)                    \
     {                                                                                                                       \
         if (PART_OF(GK_##name) != CUDA_PART)                                                                                \

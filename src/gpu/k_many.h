@@ -98,6 +98,12 @@ KFN u32 many_out(struct at at, u32 panel, const u32 i)
     return panel * GPU_PANEL + (at.lane >> 2) + (i >> 1 & 1u) * 8u;
 }
 
+/* Units that a matrix's panels make. */
+KFN u32 many_blocks(u32 n_out)
+{
+    return (panels_of(n_out) + GPU_SIMDS - 1u) / GPU_SIMDS;
+}
+
 KFN void k_product_many(struct at at, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0], *act = (DEV const u32 *)b.p[1];
@@ -105,9 +111,9 @@ KFN void k_product_many(struct at at, CON const struct product_args *a, struct b
     SHM u32 *rows = shm + RING_WORDS + 2u * MANY_STAGE;
     u32 n_rows = in[IN_ROWS + a->which], row_tiles = (n_rows + MANY_COLS - 1u) / MANY_COLS, n_seg = GPU_PAD(a->n_in) / GPU_SEG;
     u32 ends[3];
-    ends[0] = (panels_of(a->n_out[0]) + GPU_SIMDS - 1u) / GPU_SIMDS;
-    ends[1] = ends[0] + (a->n_mats > 1u ? (panels_of(a->n_out[1]) + GPU_SIMDS - 1u) / GPU_SIMDS : 0u);
-    ends[2] = ends[1] + (a->n_mats > 2u ? (panels_of(a->n_out[2]) + GPU_SIMDS - 1u) / GPU_SIMDS : 0u);
+    ends[0] = many_blocks(a->n_out[0]);
+    ends[1] = ends[0] + (a->n_mats > 1u ? many_blocks(a->n_out[1]) : 0u);
+    ends[2] = ends[1] + (a->n_mats > 2u ? many_blocks(a->n_out[2]) : 0u);
     for (u32 unit = at.group; unit < ends[2] * row_tiles; unit += at.n_groups) {
         u32 tile, block = split_u32(unit, row_tiles, &tile);
         u32 m = block < ends[0] ? 0u : block < ends[1] ? 1u : 2u, row0 = tile * MANY_COLS;
@@ -139,13 +145,23 @@ KFN void k_product_many(struct at at, CON const struct product_args *a, struct b
     }
 }
 
-/* The act rows of a tile's pairs; per pairs share a row. */
-KFN void many_rows(struct at at, DEV const u32 *pairs, u32 first, u32 n, u32 per, SHM u32 *rows)
+/* A unit of experts: 8 panels of a tile of pairs, a panel to each SIMD group. One too many works on the last, for nothing. */
+struct many_unit {
+    u32 first, n, panel; /* pairs; the SIMD group's panel */
+    u64 tiles;           /* weight tiles before that panel's first */
+};
+
+/* rows: act rows of the tile's pairs, of which `per` share one; behind the barrier they are there. */
+KFN void many_unit_of(struct at at, DEV const u32 *tiles, DEV const u32 *pairs, u32 per, u32 n_in, u32 n_out, u32 unit, SHM u32 *rows, THR struct many_unit *u)
 {
-    if (at.thread < MANY_COLS) {
-        u32 rest;
-        rows[at.thread] = split_u32(pairs[first + least_u32(at.thread, n - 1u)], per, &rest);
-    }
+    u32 block, tile = split_u32(unit, many_blocks(n_out), &block), word = tiles[2u + 2u * tile], rest;
+    u->first = word & 0xFFFFFFu;
+    u->n = word >> 24;
+    u->panel = block * GPU_SIMDS + at.simd;
+    u->tiles = ((u64)tiles[1u + 2u * tile] * panels_of(n_out) + least_u32(u->panel, panels_of(n_out) - 1u)) * (GPU_PAD(n_in) / GPU_SEG);
+    if (at.thread < MANY_COLS)
+        rows[at.thread] = split_u32(pairs[u->first + least_u32(at.thread, u->n - 1u)], per, &rest);
+    BARRIER(at);
 }
 
 KFN void k_experts_in_many(struct at at, CON const struct experts_in_args *a, struct bufs b, SHM u32 *shm)
@@ -153,21 +169,17 @@ KFN void k_experts_in_many(struct at at, CON const struct experts_in_args *a, st
     DEV const u32 *act = (DEV const u32 *)b.p[1], *route = (DEV const u32 *)b.p[5], *pairs = route + a->pairs_at, *tiles = route + a->tiles_at;
     DEV float *y = (DEV float *)b.p[4];
     SHM u32 *rows = shm + RING_WORDS + 2u * MANY_STAGE;
-    u32 n_panels = panels_of(a->n_out), blocks = (n_panels + GPU_SIMDS - 1u) / GPU_SIMDS, n_seg = GPU_PAD(a->n_in) / GPU_SEG;
-    for (u32 unit = at.group; unit < tiles[0] * blocks; unit += at.n_groups) {
-        u32 block, tile = split_u32(unit, blocks, &block), expert = tiles[1u + 2u * tile], first = tiles[2u + 2u * tile] & 0xFFFFFFu;
-        u32 n = tiles[2u + 2u * tile] >> 24, panel = block * GPU_SIMDS + at.simd, mine = least_u32(panel, n_panels - 1u);
-        u64 at_panel = ((u64)expert * n_panels + mine) * n_seg;
+    for (u32 unit = at.group; unit < tiles[0] * many_blocks(a->n_out); unit += at.n_groups) {
+        struct many_unit u;
         float gate[4 * MANY_8], up[4 * MANY_8];
-        many_rows(at, pairs, first, n, a->n_used, rows);
-        BARRIER(at);
-        many_product(at, a->type_gate, (DEV const u8 *)b.p[2] + at_panel * GPU_TILE_BYTES(a->type_gate), act, a->n_in, shm, rows, gate);
-        many_product(at, a->type_up, (DEV const u8 *)b.p[3] + at_panel * GPU_TILE_BYTES(a->type_up), act, a->n_in, shm, rows, up);
+        many_unit_of(at, tiles, pairs, a->n_used, a->n_in, a->n_out, unit, rows, &u);
+        many_product(at, a->type_gate, (DEV const u8 *)b.p[2] + u.tiles * GPU_TILE_BYTES(a->type_gate), act, a->n_in, shm, rows, gate);
+        many_product(at, a->type_up, (DEV const u8 *)b.p[3] + u.tiles * GPU_TILE_BYTES(a->type_up), act, a->n_in, shm, rows, up);
         UNROLL
         for (u32 i = 0; i < 4u * MANY_8; i++) {
-            u32 c = many_col(at, i), out = many_out(at, panel, i);
-            if (c < n && out < a->n_out)
-                y[(u64)pairs[first + c] * a->y_stride + out] = silu_times(gate[i], up[i]);
+            u32 c = many_col(at, i), out = many_out(at, u.panel, i);
+            if (c < u.n && out < a->n_out)
+                y[(u64)pairs[u.first + c] * a->y_stride + out] = silu_times(gate[i], up[i]);
         }
     }
 }
@@ -177,20 +189,16 @@ KFN void k_experts_out_many(struct at at, CON const struct experts_out_args *a, 
     DEV const u32 *act = (DEV const u32 *)b.p[2], *route = (DEV const u32 *)b.p[5], *pairs = route + a->pairs_at, *tiles = route + a->tiles_at;
     DEV float *y = (DEV float *)b.p[4];
     SHM u32 *rows = shm + RING_WORDS + 2u * MANY_STAGE;
-    u32 n_panels = panels_of(a->n_out), blocks = (n_panels + GPU_SIMDS - 1u) / GPU_SIMDS, n_seg = GPU_PAD(a->n_in) / GPU_SEG;
-    for (u32 unit = at.group; unit < tiles[0] * blocks; unit += at.n_groups) {
-        u32 block, tile = split_u32(unit, blocks, &block), expert = tiles[1u + 2u * tile], first = tiles[2u + 2u * tile] & 0xFFFFFFu;
-        u32 n = tiles[2u + 2u * tile] >> 24, panel = block * GPU_SIMDS + at.simd, mine = least_u32(panel, n_panels - 1u);
-        u64 at_panel = ((u64)expert * n_panels + mine) * n_seg;
+    for (u32 unit = at.group; unit < tiles[0] * many_blocks(a->n_out); unit += at.n_groups) {
+        struct many_unit u;
         float total[4 * MANY_8];
-        many_rows(at, pairs, first, n, a->per, rows);
-        BARRIER(at);
-        many_product(at, a->type, (DEV const u8 *)b.p[3] + at_panel * GPU_TILE_BYTES(a->type), act, a->n_in, shm, rows, total);
+        many_unit_of(at, tiles, pairs, a->per, a->n_in, a->n_out, unit, rows, &u);
+        many_product(at, a->type, (DEV const u8 *)b.p[3] + u.tiles * GPU_TILE_BYTES(a->type), act, a->n_in, shm, rows, total);
         UNROLL
         for (u32 i = 0; i < 4u * MANY_8; i++) {
-            u32 c = many_col(at, i), out = many_out(at, panel, i);
-            if (c < n && out < a->n_out)
-                y[(u64)pairs[first + c] * a->y_stride + out] = total[i];
+            u32 c = many_col(at, i), out = many_out(at, u.panel, i);
+            if (c < u.n && out < a->n_out)
+                y[(u64)pairs[u.first + c] * a->y_stride + out] = total[i];
         }
     }
 }

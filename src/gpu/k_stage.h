@@ -11,9 +11,6 @@
 #define STAGE_STRIDE(n_pad) ((n_pad) / 4u + 16u)               /* words between columns */
 #define STAGE_WORDS(n, n_pad) ((n) * (STAGE_STRIDE(n_pad) + (n_pad) / 16u)) /* scales and sums: n_pad / 32 blocks of 2 words */
 #define MAGIC_BITS 0x4B400000
-#ifndef TILE_UNROLL
-#define TILE_UNROLL NO_UNROLL
-#endif
 
 /* Types with blocks of 32 and one half scale a block; with a minimum besides. */
 #define TYPE_IS_32(t) ((t) == GT_Q4_0 || (t) == GT_Q4_1 || (t) == GT_Q5_0 || (t) == GT_Q5_1 || (t) == GT_Q8_0)
@@ -265,7 +262,7 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, SHM const u32 *w,
         v[i] = 0.0f;
         low[i] = 0.0f;
     }
-    TILE_UNROLL
+    NO_UNROLL
     for (u32 two = 0; two < 4u; two++) {
         struct tile_pair t;
         w4 both[8];
