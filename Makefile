@@ -128,7 +128,10 @@ tests: $(TESTS)
 # Hopper (`make cuda CUDA_GENERIC=`: for it alone); for every other GPU from compute capability 8.0 on the driver translates PTX.
 # Objects end in .obj: the house's look at variables (tools/layers.sh) is for our own, and nvcc makes some.
 NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
-CUDA := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+# Where the toolkit's headers and libraries lie is asked of nvcc itself (its NAME= lines of a dry run): on the PATH it may be a script.
+nvcc_says = $(shell echo | $(NVCC) --dryrun -x cu -c -o /dev/null - 2>&1 | sed -n 's/"//g; s/^\#\$$ $(1)=//p')
+CUDA_INCLUDES = $(patsubst -I%,-isystem %,$(call nvcc_says,INCLUDES))
+CUDA_LIBRARIES = $(call nvcc_says,LIBRARIES)
 CUDA_HOPPER := -gencode arch=compute_90a,code=sm_90a
 CUDA_GENERIC := -gencode arch=compute_80,code=compute_80
 NVCC_FLAGS := -std=c++17 -O3 -fmad=false -Isrc -Xcompiler -fPIC,-fvisibility=hidden,-fno-threadsafe-statics,-fno-exceptions
@@ -142,10 +145,10 @@ $(B)/cuda/%.obj: src/device/%.cu src/device/cuda_entry.h $(wildcard src/gpu/*.h)
 	$(NVCC) $(NVCC_FLAGS) $(NVCC_FOR) $(NVCCFLAGS) -c -o $@ $<
 $(B)/cuda/cuda_plugin.obj: $(CUDA_C) $(B)/gen/gpu_abi.h Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) -isystem $(CUDA)/include -include $(B)/gen/gpu_abi.h -MMD -MP -MF $(@:.obj=.d) -c $< -o $@
+	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) $(CUDA_INCLUDES) -include $(B)/gen/gpu_abi.h -MMD -MP -MF $(@:.obj=.d) -c $< -o $@
 $(B)/libplainsong-cuda.so: $(CUDA_PARTS:%=$(B)/cuda/cuda_entry_%.obj) $(addprefix $(B)/cuda/cuda_,walk.obj plugin.obj) $(B)/base/base.o
 	$(CC) -shared -Wl,-soname,$(@F) -Wl,--exclude-libs,ALL -Wl,--no-undefined -Wl,--as-needed $(LDFLAGS) -o $@ $^ \
-	-L$(CUDA)/lib64 -lcudart_static -ldl -lrt -lm -pthread
+	$(CUDA_LIBRARIES) -lcudart_static -ldl -lrt -lm -pthread
 ifneq ($(NVCC),)
 cuda: $(B)/libplainsong-cuda.so
 else

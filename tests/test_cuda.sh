@@ -76,7 +76,11 @@ if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     echo "skipped the plug-in itself: there is no nvcc"
     exit $failed
 fi
-holds "make cuda" make -s -j2 WERROR=1 CC=gcc B="$build" cuda
+# As where nvcc on the PATH is a script in a folder of its own: what belongs to it must be asked of it.
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+printf '#!/bin/sh\nexec %s "$@"\n' "$nvcc" >"$tmp/p/bin/nvcc"
+chmod +x "$tmp/p/bin/nvcc"
+holds "make cuda" make -s -j2 WERROR=1 CC=gcc NVCC="$tmp/p/bin/nvcc" B="$build" cuda
 links_c_only() {
     ! readelf -d "$plugin" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libdl|librt|libpthread|ld-linux[-_a-z0-9]*)[.]so'
 }
