@@ -246,6 +246,8 @@ struct ps_stream_info {
     uint64_t logits_hash;      /* of the last token's logits, end token or not; 0 unless the stream has ended by itself */
 };
 PS_API void ps_stream_info(struct ps_stream *s, struct ps_stream_info *info);
+/* The engine's counters as they stood when the stream's first token was chosen, however late its reader looked; before that, now. */
+PS_API void ps_stream_first(struct ps_stream *s, struct ps_stats *stats);
 PS_API void ps_stream_close(struct ps_stream *s); /* cancels when still running */
 
 #ifdef __cplusplus

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "device/device_impl.h"
@@ -114,6 +115,28 @@ static void one_submission_a_step(void **state)
         }
         ps_engine_close(e);
     }
+}
+
+static void the_first_token_s_counters_wait_for_a_late_reader(void **state)
+{
+    (void)state;
+    enum { N = 12 };
+    struct ps_engine *e = engine((struct ps_engine_options){.n_slots = 1});
+    struct ps_stream *s = start(e, 1, 40, N);
+    struct ps_stream_info info;
+    struct ps_stats first, after;
+    do {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        ps_stream_info(s, &info);
+    } while (info.end == PS_END_NONE);
+    ps_stream_first(s, &first); /* nothing was read of it yet */
+    ps_engine_stats(e, &after);
+    assert_int_equal(after.steps - first.steps, info.n_generated - 1);
+    assert_int_equal(after.rows - first.rows, info.n_generated - 1);
+    assert_true(after.bytes_read > first.bytes_read);
+    assert_int_equal(first.prompt_rows, 40);
+    ps_stream_close(s);
+    ps_engine_close(e);
 }
 
 static void company_changes_no_byte(void **state)
@@ -807,6 +830,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_submission_a_step),
+        cmocka_unit_test(the_first_token_s_counters_wait_for_a_late_reader),
         cmocka_unit_test(company_changes_no_byte),
         cmocka_unit_test(kept_and_copied_prefixes_change_no_byte),
         cmocka_unit_test(q8_keys_change_no_byte_between_companies),

@@ -110,8 +110,7 @@ static int say(struct answer *a, unsigned flags, const char *text, size_t len, s
     return 0;
 }
 
-static int follow(struct speaker *s, struct ps_stream *stream, struct ps_decoder *d, unsigned flags,
-                  struct answer *a, struct err *err)
+static int follow(struct ps_stream *stream, struct ps_decoder *d, unsigned flags, struct answer *a, struct err *err)
 {
     struct ps_token t;
     struct ps_error why;
@@ -119,8 +118,6 @@ static int follow(struct speaker *s, struct ps_stream *stream, struct ps_decoder
     size_t len;
     int rc;
     while ((rc = ps_stream_next(stream, &t, &why)) == 1) {
-        if (a->n == 0)
-            ps_engine_stats(s->engine, &a->first);
         text = ps_decoder_push(d, t.id, &len);
         if (keep(a, t.id, err) || say(a, flags, text, len, err))
             return -1;
@@ -142,9 +139,10 @@ int speaker_answer(struct speaker *s, const struct ps_request *r, unsigned flags
         return pass(err, &why);
     interrupt_watch(s->interrupt, stream);
     struct ps_decoder *d = ps_decoder_open(s->model, false);
-    int rc = d ? follow(s, stream, d, flags, out, err) : err_set(err, "out of memory");
+    int rc = d ? follow(stream, d, flags, out, err) : err_set(err, "out of memory");
     out->interrupted = interrupt_rest(s->interrupt);
     ps_stream_info(stream, &out->info);
+    ps_stream_first(stream, &out->first);
     ps_engine_stats(s->engine, &out->after);
     ps_decoder_close(d);
     ps_stream_close(stream);

@@ -324,9 +324,8 @@ void engine_give_back(struct ps_engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-void ps_engine_stats(struct ps_engine *e, struct ps_stats *s)
+void engine_stats(const struct ps_engine *e, struct ps_stats *s)
 {
-    pthread_mutex_lock(&e->lock);
     const struct device_stats *d = &e->stats;
     *s = (struct ps_stats){
         .steps = e->steps,
@@ -361,6 +360,12 @@ void ps_engine_stats(struct ps_engine *e, struct ps_stats *s)
         .warning = d->warning,
         .broken = d->broken,
     };
+}
+
+void ps_engine_stats(struct ps_engine *e, struct ps_stats *s)
+{
+    pthread_mutex_lock(&e->lock);
+    engine_stats(e, s);
     pthread_mutex_unlock(&e->lock);
 }
 

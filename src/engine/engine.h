@@ -57,6 +57,7 @@ struct ps_stream {
     u32 n_generated, n_read, n_cached, end_id;
     struct made *made;          /* [max_tokens] of each token */
     u64 logits_hash;
+    struct ps_stats at_first;   /* once `first` is set */
     struct err error;
     pthread_cond_t changed;
     atomic_bool cancel;         /* set without the lock, also from a signal handler */
@@ -106,6 +107,9 @@ void engine_give_back(struct ps_engine *e);
 
 /* While held no queued stream gets a slot: those opened meanwhile start in one step. Any thread. For measuring. */
 void engine_hold(struct ps_engine *e, bool hold);
+
+/* ps_engine_stats, under the lock. */
+void engine_stats(const struct ps_engine *e, struct ps_stats *s);
 
 /* A hash of a row of logits (FNV-1a over its words, in eight sums): ps_stream_info.logits_hash. */
 u64 engine_hash(const float *x, u32 n);

@@ -310,8 +310,10 @@ static void choose_task(void *engine, u32 i, u32 thread)
 static void deliver(struct ps_engine *e, struct ps_stream *s, u32 id, u64 hash, u32 batch)
 {
     double now = time_now();
-    if (s->n_generated == 0)
+    if (s->n_generated == 0) {
         s->first = now;
+        engine_stats(e, &s->at_first);
+    }
     s->logits_hash = hash;
     s->phase = PHASE_DECODE;
     if (!s->ignore_end && is_end(e, id)) {

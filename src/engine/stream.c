@@ -214,6 +214,17 @@ void ps_stream_info(struct ps_stream *s, struct ps_stream_info *info)
     pthread_mutex_unlock(&e->lock);
 }
 
+void ps_stream_first(struct ps_stream *s, struct ps_stats *stats)
+{
+    struct ps_engine *e = s->engine;
+    pthread_mutex_lock(&e->lock);
+    if (s->first > 0)
+        *stats = s->at_first;
+    else
+        engine_stats(e, stats);
+    pthread_mutex_unlock(&e->lock);
+}
+
 void ps_stream_close(struct ps_stream *s)
 {
     if (!s)
