@@ -2,7 +2,7 @@
 # All tests. Installs what they need beyond run.sh (as root; else says what is missing), builds with warnings as errors:
 #   release   gcc         every tests/test_*.c, the command line, the layers, the house
 #   asan      gcc, clang  the same programs under AddressSanitizer and UndefinedBehaviorSanitizer, but for
-#                         those that only repeat arithmetic, and a fuzzer's short run
+#                         those that only repeat arithmetic (long ones under clang's only), and a fuzzer's short run
 #   arm       gcc         for 64-bit Arm under qemu: arithmetic, NEON's kernels and the golden hashes (tests/arm)
 #   sh test.sh            all
 #   sh test.sh unit       the layers and tests/test_*.c of the release build; installs nothing (make check)
@@ -88,9 +88,13 @@ release_programs() {
 # What is left out under the sanitizers is said at the end.
 too_long="test_oracle test_golden test_gpu_golden"
 uncounted="test_alloc"
+# Under clang's alone, which is the quicker one.
+once="test_arch test_gpu_attend test_gpu_device test_gpu_products test_gpu_rows test_products test_template test_token"
 sanitized_programs() { # SUFFIX of the folder: "" or -clang
+    leave="$too_long $uncounted"
+    [ "$1$made" != " gcc clang" ] || leave="$leave $once"
     for test in $unit_tests; do
-        case " $too_long $uncounted " in
+        case " $leave " in
         *" $test "*) ;;
         *) echo "asan$1-$test build/asan$1/tests/$test" ;;
         esac
@@ -142,6 +146,7 @@ if [ "$what" = all ]; then
     esac
     echo "     not under the sanitizers: $too_long (minutes of arithmetic; test_products, test_rows and"
     echo "     test_attend have each operation, verify whole answers), $uncounted (counts calls of malloc, which is the sanitizer's there)"
+    echo "     under clang's only: $once"
 fi
 
 echo "$(($(date +%s) - begin)) s"
