@@ -31,7 +31,7 @@ struct words {
 static void each_word(struct at at, void *arg, u32 *shm)
 {
     const struct words *w = arg;
-    u32 i = at.group * GPU_THREADS + at.thread, v = w->in[i], *out = w->out[i];
+    u32 i = at.group * GPU_THREADS + at.id, v = w->in[i], *out = w->out[i];
     (void)shm;
     out[0] = shuffle_xor(at, v, 1 + at.simd);
     out[1] = shuffle_from(at, v, v & 31);
@@ -167,12 +167,12 @@ RACES static void neighbours(struct at at, void *arg, u32 *shm)
 {
     u32 *out = arg, sum = 0;
     for (u32 round = 0; round < ROUNDS; round++) {
-        shm[at.thread] = at.group + at.thread + 1000 * round;
+        shm[at.id] = at.group + at.id + 1000 * round;
         BARRIER(at);
-        sum += shm[(at.thread + 32) % GPU_THREADS];
+        sum += shm[(at.id + 32) % GPU_THREADS];
         BARRIER(at);
     }
-    out[at.group * GPU_THREADS + at.thread] = sum;
+    out[at.group * GPU_THREADS + at.id] = sum;
 }
 
 static bool neighbours_right(const u32 *out, u32 n_groups)
@@ -191,10 +191,10 @@ static bool neighbours_right(const u32 *out, u32 n_groups)
 RACES static void one_for_all(struct at at, void *arg, u32 *shm)
 {
     u32 *out = arg;
-    if (at.thread == 0)
+    if (at.id == 0)
         shm[0] = 77;
     BARRIER(at);
-    out[at.thread] = shm[0];
+    out[at.id] = shm[0];
 }
 
 static void a_missing_barrier_shows(void **state)
@@ -253,10 +253,10 @@ struct pairs {
 RACES static void pairs_of_lanes(struct at at, void *arg, u32 *shm)
 {
     struct pairs *p = arg;
-    shm[at.thread] = at.thread;
+    shm[at.id] = at.id;
     if (p->meet)
         SIMD_BARRIER(at);
-    p->out[at.thread] = shm[at.thread ^ 1];
+    p->out[at.id] = shm[at.id ^ 1];
 }
 
 static void a_missing_simd_barrier_shows(void **state)
@@ -290,7 +290,7 @@ struct faulty {
 static void faulty(struct at at, void *arg, u32 *shm)
 {
     const struct faulty *w = arg;
-    bool here = at.group == w->group, lane = here && at.thread == 2 * 32 + 5, simd = here && at.simd == 3;
+    bool here = at.group == w->group, lane = here && at.id == 2 * 32 + 5, simd = here && at.simd == 3;
     u32 v = 0;
     if (!(w->fault == LANE_AWAY && lane))
         v = shuffle_xor(at, at.lane, 1);
@@ -309,7 +309,7 @@ static void faulty(struct at at, void *arg, u32 *shm)
         BARRIER(at);
     else
         BARRIER(at);
-    w->out[at.group * GPU_THREADS + at.thread] = v;
+    w->out[at.group * GPU_THREADS + at.id] = v;
     (void)shm;
 }
 
@@ -362,8 +362,8 @@ static void keep_shm(struct at at, void *arg, u32 *shm)
 {
     u32 *out = arg;
     assert_int_equal((uintptr_t)shm % 16, 0);
-    out[at.thread] = shm[at.thread];
-    shm[at.thread] = 1;
+    out[at.id] = shm[at.id];
+    shm[at.id] = 1;
 }
 
 static void shared_memory_begins_poisoned(void **state)
@@ -393,7 +393,7 @@ static void many_shuffles(struct at at, void *arg, u32 *shm)
     (void)shm;
     for (u32 i = 0; i < 10000; i++)
         v = shuffle_xor(at, v, 1) + 1;
-    out[at.thread] = v;
+    out[at.id] = v;
 }
 
 static void many_tiles(struct at at, void *arg, u32 *shm)
@@ -403,7 +403,7 @@ static void many_tiles(struct at at, void *arg, u32 *shm)
     (void)shm;
     for (u32 i = 0; i < 1000; i++)
         tile_u(at, c, a, b);
-    out[at.thread] = (u32)c[0];
+    out[at.id] = (u32)c[0];
 }
 
 static void the_time_of_a_meeting_is_printed(void **state)

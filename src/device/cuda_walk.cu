@@ -50,7 +50,7 @@ KFN void fetch_ahead(struct at at, const struct cuda_walk *next)
         return;
     for (u32 i = 0; i < CUDA_WALK_AHEAD; i++) {
         u64 bytes = next->ahead[i].bytes, step = (u64)at.n_groups * (GPU_THREADS - 32) * 128;
-        for (u64 o = ((u64)at.group * (GPU_THREADS - 32) + at.thread - 32) * 128; o < bytes; o += step)
+        for (u64 o = ((u64)at.group * (GPU_THREADS - 32) + at.id - 32) * 128; o < bytes; o += step)
             prefetch((const u8 *)next->ahead[i].at + o);
     }
 }
@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(GPU_THREADS, CUDA_WALK_GROUPS)
     struct at at = cuda_at(&ring);
     u32 base = 0, until = 0;
     ring_open(at, shm);
-    if (at.thread == 0)
+    if (at.id == 0)
         base = until = *(volatile u32 *)&m->base;
     take_launch(at, &now.launch, list);
     __syncthreads();
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(GPU_THREADS, CUDA_WALK_GROUPS)
         if (i + 1 == n)
             break;
         __syncthreads();
-        if (at.thread == 0) {
+        if (at.id == 0) {
             until += at.n_groups;
             arrive(m);
             await(m, until);
@@ -117,7 +117,7 @@ static __global__ void __launch_bounds__(GPU_THREADS, CUDA_WALK_GROUPS)
         }
         __syncthreads();
     }
-    if (at.group == 0 && at.thread == 0 && until != base)
+    if (at.group == 0 && at.id == 0 && until != base)
         *(volatile u32 *)&m->base = until;
 }
 

@@ -42,7 +42,7 @@ struct ring {
 
 struct at {
     u32 group, n_groups;   /* this group of so many */
-    u32 thread, simd, lane; /* thread = 32 * simd + lane */
+    u32 id, simd, lane;     /* this thread: id = 32 * simd + lane. Not `thread`: a word of Metal's, as is `half` */
     struct ring *ring;
 };
 
@@ -190,7 +190,7 @@ typedef struct {
 struct emu_fiber;
 struct at {
     u32 group, n_groups;
-    u32 thread, simd, lane;
+    u32 id, simd, lane;
     struct emu_fiber *fiber;
 };
 
@@ -270,8 +270,8 @@ KFN float shuffle_xor_f(struct at at, float v, u32 mask) { return EX_FLOAT(shuff
 KFN float simd_tree(struct at at, float v)
 {
     UNROLL
-    for (u32 half = 16; half; half /= 2)
-        v = v + shuffle_xor_f(at, v, half);
+    for (u32 step = 16; step; step /= 2)
+        v = v + shuffle_xor_f(at, v, step);
     return v;
 }
 

@@ -141,18 +141,18 @@ KFN void attend_fetch_k(THR w4 *k, THR const struct attend_place *to, u32 c, u32
 KFN void attend_score_8(THR float *acc, THR const w4 *k, SHM const u32 *q, u32 q_stride, const u32 heads, const u32 panels_each)
 {
     UNROLL
-    for (u32 half = 0; half < 2; half++) {
+    for (u32 upper = 0; upper < 2; upper++) {
         u32 w[2][4];
         UNROLL
         for (u32 h = 0; h < heads; h++) {
-            w4 t = *(SHM const w4 *)(q + h * q_stride + 4 * half);
+            w4 t = *(SHM const w4 *)(q + h * q_stride + 4 * upper);
             w[h][0] = t.x, w[h][1] = t.y, w[h][2] = t.z, w[h][3] = t.w;
         }
         UNROLL
         for (u32 i = 0; i < 4; i++) {
             UNROLL
             for (u32 p = 0; p < panels_each; p++) {
-                u32 two = half ? i < 2 ? k[p].z : k[p].w : i < 2 ? k[p].x : k[p].y;
+                u32 two = upper ? i < 2 ? k[p].z : k[p].w : i < 2 ? k[p].x : k[p].y;
                 float x = half_value(two >> 16 * (i % 2) & 0xFFFFu);
                 UNROLL
                 for (u32 h = 0; h < heads; h++)
@@ -297,7 +297,7 @@ KFN void attend_fetch_v(struct at at, THR w4 *x, CON const struct attend_args *a
     u32 panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), skip = q8 ? a->d_head / 32 * 64 : 0, d0 = q8 ? c->d0 : 2 * c->d0;
     UNROLL
     for (u32 i = 0; i < ATT_FETCH; i++) {
-        u32 e = at.thread + GPU_THREADS * i, j = p0 + (e >> log2), at_row = d0 + (e & ((1u << log2) - 1)) * 16;
+        u32 e = at.id + GPU_THREADS * i, j = p0 + (e >> log2), at_row = d0 + (e & ((1u << log2) - 1)) * 16;
         w4 w = {0, 0, 0, 0};
         if (j < c->n_pos && at_row < row)
             w = load16(v + (u64)(j / GPU_KV_PANEL) * panel_bytes + skip + j % GPU_KV_PANEL * row + at_row);
@@ -309,13 +309,13 @@ KFN void attend_put_v(struct at at, THR const w4 *x, SHM u32 *stage)
 {
     UNROLL
     for (u32 i = 0; i < ATT_FETCH; i++)
-        *(SHM w4 *)(stage + 4 * (at.thread + GPU_THREADS * i)) = x[i];
+        *(SHM w4 *)(stage + 4 * (at.id + GPU_THREADS * i)) = x[i];
 }
 
 /* The chunk's values will be wanted: a line of 128 bytes a thread. */
 KFN void attend_ahead(struct at at, DEV const u8 *v, u32 n_pos, u32 panel_bytes)
 {
-    for (u32 i = at.thread * 128; i < (n_pos + 31) / 32 * panel_bytes; i += GPU_THREADS * 128)
+    for (u32 i = at.id * 128; i < (n_pos + 31) / 32 * panel_bytes; i += GPU_THREADS * 128)
         prefetch(v + i);
 }
 
@@ -323,7 +323,7 @@ KFN void attend_ahead(struct at at, DEV const u8 *v, u32 n_pos, u32 panel_bytes)
 KFN void attend_scale_w(struct at at, CON const struct attend_args *a, DEV const u8 *v, THR const struct attend_slice *c,
                         THR const struct attend_shm *s, const u32 n)
 {
-    u32 blocks = a->d_head / 32, j = at.thread;
+    u32 blocks = a->d_head / 32, j = at.id;
     UNROLL
     for (u32 b = 0; b < 4; b++) {
         u32 block = c->d0 / 32 + b;
@@ -407,7 +407,7 @@ KFN void attend_values(struct at at, CON const struct attend_args *a, THR const 
                        THR w4 *x, u32 put, THR float *o, THR const struct attend_shm *s, const u32 n, const u32 q8)
 {
     const u32 dims = n < 4 ? 1 : n < 8 ? 2 : 4, heads = n < 2 ? 1 : 2, across = ATT_VALUE_THREADS / dims, stage_words = ATT_STAGE / 4;
-    u32 d = at.thread % across * dims, h = at.thread / across * heads, row_bytes = (q8 ? 1u : 2u) << c->log2;
+    u32 d = at.id % across * dims, h = at.id / across * heads, row_bytes = (q8 ? 1u : 2u) << c->log2;
     SHM const float *w = s->wd + (q8 ? h * 4 + d / 32 : h) * ATT_BANK;
     UNROLL
     for (u32 i = 0; i < dims * heads; i++)
@@ -421,7 +421,7 @@ KFN void attend_values(struct at at, CON const struct attend_args *a, THR const 
                 attend_fetch_v(at, x, a, it->v, c, p0 + c->pos, q8);
         }
         BARRIER(at);
-        if (at.thread < ATT_VALUE_THREADS) {
+        if (at.id < ATT_VALUE_THREADS) {
             if (d >> c->log2 == 0)
                 attend_add(o, (SHM const u8 *)stage + d * (q8 ? 1 : 2), row_bytes, w + p0, q8 ? 4 * ATT_BANK : ATT_BANK,
                            least_u32(left, c->pos), dims, heads, q8);
@@ -438,10 +438,10 @@ KFN void attend_put(struct at at, CON const struct attend_args *a, struct bufs b
                     THR const struct attend_slice *c, THR const float *o, THR const struct attend_shm *s, const u32 n)
 {
     const u32 dims = n < 4 ? 1 : n < 8 ? 2 : 4, heads = n < 2 ? 1 : 2, across = ATT_VALUE_THREADS / dims;
-    u32 d = at.thread % across * dims, h0 = at.thread / across * heads;
+    u32 d = at.id % across * dims, h0 = at.id / across * heads;
     DEV float *part = (DEV float *)b.p[3] + ((u64)it->item * a->n_heads + it->head) * (a->d_head + 2);
     DEV float *att = (DEV float *)b.p[4] + (u64)it->row * a->att_stride + it->head * a->d_head;
-    if (at.thread >= ATT_VALUE_THREADS || d >> c->log2 != 0)
+    if (at.id >= ATT_VALUE_THREADS || d >> c->log2 != 0)
         return;
     UNROLL
     for (u32 h = 0; h < heads; h++) {

@@ -295,7 +295,7 @@ KFN void experts_few(struct at at, const u32 n8, const u32 type_of, THR const st
             if (s->width == 2u)
                 for (u32 c = at.simd; c < here.pairs.n_pairs; c += GPU_SIMDS)
                     experts_put_act(at, n8, s, r, &here.pairs, panel, c, part);
-            for (u32 i = at.thread; s->width == 1u && i < n8 * 128u; i += GPU_THREADS) {
+            for (u32 i = at.id; s->width == 1u && i < n8 * 128u; i += GPU_THREADS) {
                 u32 lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u), out = panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
                 if (c >= here.pairs.n_pairs || out >= r->n_out)
                     continue;
@@ -447,7 +447,7 @@ KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct
             }
         }
         BARRIER(at);
-        for (u32 i = at.thread; i < n_rows * 16u; i += GPU_THREADS) {
+        for (u32 i = at.id; i < n_rows * 16u; i += GPU_THREADS) {
             u32 row = i / 16u, out = p * GPU_PANEL + (i & 15u);
             if (out >= a->n_out)
                 continue;

@@ -85,17 +85,17 @@ KFN u32 float_spread(u32 n_rows)
 KFN void float_put_rows(struct at at, const u32 one, CON const struct float_args *a, struct bufs b, THR const struct float_unit *u, u32 k0, u32 n,
                         SHM u32 *shm)
 {
-    u32 spread = float_spread(u->n_rows), row = one ? 0u : at.thread >> spread;
+    u32 spread = float_spread(u->n_rows), row = one ? 0u : at.id >> spread;
     SHM u32 *to = shm + row * FLOAT_ROW_WORDS;
     if (a->p.source == SRC_NORM)
-        float_put_row(2, GPU_THREADS, u->norm, (DEV const float *)b.p[2], u->n_in, k0, n, at.thread);
+        float_put_row(2, GPU_THREADS, u->norm, (DEV const float *)b.p[2], u->n_in, k0, n, at.id);
     if (row >= u->n_rows)
         return;
     DEV const float *x = (DEV const float *)b.p[1] + (u64)float_from(a, u->row0 + row) * a->p.x_stride;
     if (one)
-        float_put_row(2, 256, to, x, u->n_in, k0, n, at.thread);
+        float_put_row(2, 256, to, x, u->n_in, k0, n, at.id);
     else if (spread == 6u)
-        float_put_row(FLOAT_BATCH, 64, to, x, u->n_in, k0, n, at.thread & 63u);
+        float_put_row(FLOAT_BATCH, 64, to, x, u->n_in, k0, n, at.id & 63u);
     else
         float_put_row(FLOAT_BATCH, 32, to, x, u->n_in, k0, n, at.lane);
 }
@@ -128,7 +128,7 @@ KFN float float_root(struct at at, float s, u32 n, float eps)
 /* The sums of squares of this SIMD group's row, which does not fit in one phase. */
 KFN float float_long_squares(struct at at, CON const struct float_args *a, struct bufs b, THR const struct float_unit *u, SHM u32 *shm)
 {
-    u32 row = least_u32(at.thread >> float_spread(u->n_rows), u->n_rows - 1u);
+    u32 row = least_u32(at.id >> float_spread(u->n_rows), u->n_rows - 1u);
     float s = 0.0f;
     for (u32 k0 = 0; k0 < u->n_pad; k0 += FLOAT_PHASE) {
         u32 n = least_u32(FLOAT_PHASE, u->n_pad - k0);
@@ -151,10 +151,10 @@ KFN u32 float_normal(u32 x, float r, u32 w)
 /* Rows of a phase become normalised in place; what fills up the row stays zero, also where r is a NaN. */
 KFN void float_apply(struct at at, THR const struct float_unit *u, u32 k0, u32 n, SHM u32 *shm)
 {
-    u32 spread = float_spread(u->n_rows), row = at.thread >> spread, step = 1u << spread;
+    u32 spread = float_spread(u->n_rows), row = at.id >> spread, step = 1u << spread;
     if (row >= u->n_rows)
         return;
-    for (u32 i = at.thread & (step - 1u); i < n / 4u; i += step) {
+    for (u32 i = at.id & (step - 1u); i < n / 4u; i += step) {
         u32 left = u->n_in > k0 + 4u * i ? u->n_in - k0 - 4u * i : 0u;
         SHM u32 *at_x = shm + row * FLOAT_ROW_WORDS + float_word(4u * i);
         w4 v = load16(at_x), w = load16(u->norm + float_word(4u * i));
@@ -171,7 +171,7 @@ KFN void float_normalise(struct at at, CON const struct float_args *a, THR struc
 {
     BARRIER(at);
     if (u->phases == 1u) { /* else the root is known */
-        u32 row = least_u32(at.thread >> float_spread(u->n_rows), u->n_rows - 1u);
+        u32 row = least_u32(at.id >> float_spread(u->n_rows), u->n_rows - 1u);
         u->root = float_root(at, float_squares(at, shm + row * FLOAT_ROW_WORDS, n, 0.0f), u->n_in, a->p.eps);
         BARRIER(at); /* all have read what becomes another number */
     }
@@ -201,19 +201,19 @@ struct float_pieces {
 KFN void float_fetch(struct at at, u32 type, DEV const u8 *w, u32 n, THR struct float_pieces *p)
 {
     if (type == GT_F32) {
-        w += at.thread * GPU_PANEL * 4u;
+        w += at.id * GPU_PANEL * 4u;
         UNROLL
         for (u32 j = 0; j < FLOAT_SEGS; j++)
             if (j * GPU_SEG < n)
                 p->v[j] = load16(w + j * GPU_SEG * GPU_PANEL * 4u);
     } else {
-        w += at.thread * GPU_PANEL * 2u;
+        w += at.id * GPU_PANEL * 2u;
         UNROLL
         for (u32 j = 0; j < FLOAT_SEGS; j++)
             if (j * GPU_SEG < n) {
-                w2 half = load8(w + j * GPU_SEG * GPU_PANEL * 2u);
-                p->v[j].x = half.x;
-                p->v[j].y = half.y;
+                w2 two = load8(w + j * GPU_SEG * GPU_PANEL * 2u);
+                p->v[j].x = two.x;
+                p->v[j].y = two.y;
             }
     }
 }
@@ -237,7 +237,7 @@ KFN w4 float_wide(u32 type, w4 v)
 
 KFN void float_put(struct at at, u32 type, u32 n, THR const struct float_pieces *p, SHM u32 *w)
 {
-    w += at.thread;
+    w += at.id;
     UNROLL
     for (u32 j = 0; j < FLOAT_SEGS; j++)
         if (j * GPU_SEG < n) {
@@ -276,7 +276,7 @@ KFN float float_join(w4 w, w4 x, float p)
 /* n_o outputs and n_r rows a thread (constants); segs: of this phase. */
 KFN void float_chains(struct at at, const u32 n_o, const u32 n_r, THR const struct float_unit *u, u32 segs, SHM u32 *shm)
 {
-    u32 seg = at.thread % FLOAT_SEGS, rest = at.thread / FLOAT_SEGS, shift = (u->outs == 8u ? 3u : 2u) - (n_o == 2u ? 1u : 0u);
+    u32 seg = at.id % FLOAT_SEGS, rest = at.id / FLOAT_SEGS, shift = (u->outs == 8u ? 3u : 2u) - (n_o == 2u ? 1u : 0u);
     u32 out = (rest & ((1u << shift) - 1u)) * n_o, row = (rest >> shift) * n_r;
     if (seg >= segs || row >= u->n_rows)
         return;
@@ -336,7 +336,7 @@ KFN void float_multiply(struct at at, THR const struct float_unit *u, u32 segs, 
 /* Row and output that this thread adds up: of n_rows * outs. */
 KFN u32 float_row(struct at at, THR const struct float_unit *u)
 {
-    return at.thread >> (u->outs == 8u ? 3u : 2u);
+    return at.id >> (u->outs == 8u ? 3u : 2u);
 }
 
 KFN void float_end(struct at at, CON const struct product_args *a, struct bufs b, THR const struct float_unit *u, float total)
@@ -346,7 +346,7 @@ KFN void float_end(struct at at, CON const struct product_args *a, struct bufs b
     u32 has_bias = m == 0u ? a->has_bias[0] : m == 1u ? a->has_bias[1] : a->has_bias[2];
     DEV float *y = (DEV float *)(m == 0u ? b.p[9] : m == 1u ? b.p[10] : b.p[11]), *x = (DEV float *)b.p[12];
     DEV const float *bias = (DEV const float *)(m == 0u ? b.p[6] : m == 1u ? b.p[7] : b.p[8]);
-    u32 row = u->row0 + float_row(at, u), out = u->out0 + (at.thread & (u->outs - 1u));
+    u32 row = u->row0 + float_row(at, u), out = u->out0 + (at.id & (u->outs - 1u));
     if (float_row(at, u) >= u->n_rows || out >= n_out)
         return;
     if (has_bias)
@@ -391,7 +391,7 @@ KFN void float_unit(struct at at, u32 type, CON const struct float_args *a, stru
         BARRIER(at);
         if (float_row(at, u) < u->n_rows)
             for (u32 s = 0; s < n / GPU_SEG; s++)
-                total = total + EX_FLOAT(u->parts[at.thread * 9u + s]);
+                total = total + EX_FLOAT(u->parts[at.id * 9u + s]);
     }
     float_end(at, &a->p, b, u, total);
 }

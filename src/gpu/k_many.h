@@ -17,12 +17,12 @@ KFN void many_fetch(struct at at, DEV const u32 *act, u32 act_words, u32 n_pad, 
 {
     UNROLL
     for (u32 k = 0; k < MANY_8 / 2u; k++) {
-        u32 i = at.thread + GPU_THREADS * k;
+        u32 i = at.id + GPU_THREADS * k;
         f->q[k] = load16(act + (u64)rows[i / 16u] * act_words + seg * 64u + i % 16u * 4u);
     }
     UNROLL
     for (u32 k = 0; k < MANY_8 / 4u; k++) {
-        u32 i = at.thread + GPU_THREADS * k;
+        u32 i = at.id + GPU_THREADS * k;
         DEV const u32 *d = act + (u64)rows[i / 8u] * act_words + n_pad / 4u + seg * 8u + i % 8u;
         f->s[k].x = d[0];
         f->s[k].y = d[n_pad / 32u];
@@ -33,7 +33,7 @@ KFN void many_put(struct at at, SHM u32 *stage, THR const struct many_fetched *f
 {
     UNROLL
     for (u32 k = 0; k < MANY_8 / 2u; k++) {
-        u32 i = at.thread + GPU_THREADS * k;
+        u32 i = at.id + GPU_THREADS * k;
         SHM u32 *q = stage + i / 16u * STAGE_STRIDE(256u) + i % 16u * 4u;
         q[0] = f->q[k].x;
         q[1] = f->q[k].y;
@@ -42,7 +42,7 @@ KFN void many_put(struct at at, SHM u32 *stage, THR const struct many_fetched *f
     }
     UNROLL
     for (u32 k = 0; k < MANY_8 / 4u; k++) {
-        u32 i = at.thread + GPU_THREADS * k;
+        u32 i = at.id + GPU_THREADS * k;
         SHM u32 *s = stage + MANY_COLS * STAGE_STRIDE(256u) + i % 8u * 2u * MANY_COLS + i / 8u * 2u;
         s[0] = f->s[k].x;
         s[1] = f->s[k].y;
@@ -126,8 +126,8 @@ KFN void k_product_many(struct at at, CON const struct product_args *a, struct b
         DEV float *y = (DEV float *)(m == 0u ? b.p[9] : m == 1u ? b.p[10] : b.p[11]);
         u32 panel = block * GPU_SIMDS + at.simd, mine = least_u32(panel, panels_of(n_out) - 1u); /* one too many works on the last, for nothing */
         float total[4 * MANY_8];
-        if (at.thread < MANY_COLS)
-            rows[at.thread] = least_u32(row0 + at.thread, n_rows - 1u);
+        if (at.id < MANY_COLS)
+            rows[at.id] = least_u32(row0 + at.id, n_rows - 1u);
         BARRIER(at);
         many_product(at, t, w + (u64)mine * n_seg * GPU_TILE_BYTES(t), act, a->n_in, shm, rows, total);
         UNROLL
@@ -159,8 +159,8 @@ KFN void many_unit_of(struct at at, DEV const u32 *tiles, DEV const u32 *pairs, 
     u->n = word >> 24;
     u->panel = block * GPU_SIMDS + at.simd;
     u->tiles = ((u64)tiles[1u + 2u * tile] * panels_of(n_out) + least_u32(u->panel, panels_of(n_out) - 1u)) * (GPU_PAD(n_in) / GPU_SEG);
-    if (at.thread < MANY_COLS)
-        rows[at.thread] = split_u32(pairs[u->first + least_u32(at.thread, u->n - 1u)], per, &rest);
+    if (at.id < MANY_COLS)
+        rows[at.id] = split_u32(pairs[u->first + least_u32(at.id, u->n - 1u)], per, &rest);
     BARRIER(at);
 }
 

@@ -45,7 +45,7 @@ KFN void pick_load(struct at at, THR w4 *v, THR const struct pick_part *p, u32 i
     UNROLL
     for (u32 k = 0; k < PICK_AHEAD; k++) {
         w4 none = {0, 0, 0, 0};
-        u32 i = i0 + 4u * (k * GPU_THREADS + at.thread);
+        u32 i = i0 + 4u * (k * GPU_THREADS + at.id);
         v[k] = i < p->last ? load16(p->row + i) : none;
     }
 }
@@ -59,7 +59,7 @@ KFN u32 pick_best(struct at at, THR const struct pick_part *p, THR u32 *bad)
         pick_load(at, v, p, i0);
         UNROLL
         for (u32 k = 0; k < PICK_AHEAD; k++) {
-            u32 i = i0 + 4u * (k * GPU_THREADS + at.thread), u[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
+            u32 i = i0 + 4u * (k * GPU_THREADS + at.id), u[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
             UNROLL
             for (u32 j = 0; j < 4; j++) {
                 u32 there = i + j < p->last, key = there ? pick_key(u[j]) : 0u, size = there ? u[j] & 0x7FFFFFFFu : 0u;
@@ -81,7 +81,7 @@ KFN u32 pick_reach(struct at at, THR const struct pick_part *p, u64 bound, bool 
         pick_load(at, v, p, i0);
         UNROLL
         for (u32 k = 0; k < PICK_AHEAD; k++) {
-            u32 i = i0 + 4u * (k * GPU_THREADS + at.thread), u[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
+            u32 i = i0 + 4u * (k * GPU_THREADS + at.id), u[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
             UNROLL
             for (u32 j = 0; j < 4; j++) {
                 u64 number = pick_number(u[j], i + j);
@@ -156,8 +156,8 @@ KFN void pick_list(struct at at, THR const struct pick_part *p, u32 best, u32 bo
     if (mine)
         pick_reach(at, p, least, true, list, logits, before);
     BARRIER(at);
-    if (at.thread < n) {
-        u64 number = list[at.thread];
+    if (at.id < n) {
+        u64 number = list[at.id];
         u32 better = 0;
         for (u32 j0 = 0; j0 < n; j0 += 8u) {
             UNROLL
@@ -166,10 +166,10 @@ KFN void pick_list(struct at at, THR const struct pick_part *p, u32 best, u32 bo
         }
         if (better < PICK_TOP) {
             out[2u + 2u * better] = 0xFFFFFFu - (u32)(number & 0xFFFFFFu);
-            out[3u + 2u * better] = logits[at.thread];
+            out[3u + 2u * better] = logits[at.id];
         }
     }
-    if (at.thread == 0) {
+    if (at.id == 0) {
         out[0] = 1;
         out[1] = least_u32(n, PICK_TOP);
     }
@@ -202,8 +202,8 @@ KFN void k_pick(struct at at, CON const struct pick_args *a, struct bufs b, SHM 
         if (!bad) {
             pick_list(at, &p, best, bound ? bound : 1u, out, shm);
         } else {
-            if (at.thread < 2u)
-                out[at.thread] = 0;
+            if (at.id < 2u)
+                out[at.id] = 0;
             BARRIER(at); /* words are read: pick_list has barriers of its own */
         }
     }
@@ -225,7 +225,7 @@ KFN u32 pick_better(SHM const u64 *list, u64 number, u32 ties)
 /* n lists of 64 become n / 2. Numbers of 0 take places too, so that each place is written. */
 KFN void pick_merge(struct at at, SHM const u64 *from, SHM u64 *to, u32 n)
 {
-    for (u32 i = at.thread; i < n * PICK_TOP; i += GPU_THREADS) {
+    for (u32 i = at.id; i < n * PICK_TOP; i += GPU_THREADS) {
         u32 list = i / PICK_TOP;
         u64 number = from[i];
         u32 place = i % PICK_TOP + pick_better(from + (list ^ 1u) * PICK_TOP, number, list & 1u);
@@ -240,14 +240,14 @@ KFN void pick_gather(struct at at, DEV const u32 *parts, SHM u64 *lists)
     u32 id[PICK_PARTS * PICK_TOP / GPU_THREADS], bits[PICK_PARTS * PICK_TOP / GPU_THREADS];
     UNROLL
     for (u32 k = 0; k < PICK_PARTS * PICK_TOP / GPU_THREADS; k++) {
-        u32 i = k * GPU_THREADS + at.thread, j = i % PICK_TOP;
+        u32 i = k * GPU_THREADS + at.id, j = i % PICK_TOP;
         DEV const u32 *part = parts + i / PICK_TOP * PICK_WORDS;
         bits[k] = part[3u + 2u * j];
         id[k] = j < part[1] ? part[2u + 2u * j] : ~0u;
     }
     UNROLL
     for (u32 k = 0; k < PICK_PARTS * PICK_TOP / GPU_THREADS; k++)
-        lists[k * GPU_THREADS + at.thread] = id[k] != ~0u ? pick_number(bits[k], id[k]) : 0u;
+        lists[k * GPU_THREADS + at.id] = id[k] != ~0u ? pick_number(bits[k], id[k]) : 0u;
 }
 
 KFN void k_pick_join(struct at at, CON const struct pick_args *a, struct bufs b, SHM u32 *shm)
@@ -272,12 +272,12 @@ KFN void k_pick_join(struct at at, CON const struct pick_args *a, struct bufs b,
         pick_merge(at, wide, narrow, 8);
         pick_merge(at, narrow, wide, 4);
         pick_merge(at, wide, narrow, 2);
-        if (at.thread < n) {
-            u32 id = 0xFFFFFFu - (u32)(narrow[at.thread] & 0xFFFFFFu);
-            out[2u + 2u * at.thread] = id;
-            out[3u + 2u * at.thread] = logits[id]; /* the bits of a zero too */
+        if (at.id < n) {
+            u32 id = 0xFFFFFFu - (u32)(narrow[at.id] & 0xFFFFFFu);
+            out[2u + 2u * at.id] = id;
+            out[3u + 2u * at.id] = logits[id]; /* the bits of a zero too */
         }
-        if (at.thread == 0) {
+        if (at.id == 0) {
             out[0] = n ? 1u : 0u;
             out[1] = n;
         }

@@ -174,7 +174,7 @@ KFN void product_stage(struct at at, const u32 n8, CON const struct product_args
     for (u32 c = alone ? 0u : at.simd; c < n; c += GPU_SIMDS) {
         DEV const float *row = x + (u64)(row0 + c) * a->x_stride;
         float r = norm ? norm_of_row(at, row, a->n_in, a->eps) : 0.0f;
-        stage_floats(at, stage, cols, c, a->n_in, row, norm, r, alone ? at.thread : at.lane, alone ? GPU_THREADS : 32u,
+        stage_floats(at, stage, cols, c, a->n_in, row, norm, r, alone ? at.id : at.lane, alone ? GPU_THREADS : 32u,
                      act ? act + (u64)(row0 + c) * act_words : (DEV u32 *)0);
     }
 }
@@ -280,7 +280,7 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
         if (s.split) {
             product_mat_of(a, b, &s, p, &m);
             BARRIER(at);
-            for (u32 i = at.thread; i < n8 * 128u; i += GPU_THREADS) {
+            for (u32 i = at.id; i < n8 * 128u; i += GPU_THREADS) {
                 u32 lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u), out = m.panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
                 if (c < n_rows && out < m.n_out)
                     product_put(a, b, &m, row0 + c, out, sums_get(sums + turn * s.n_seg * n8 * 128u + i, s.n_seg, n8 * 128u));

@@ -107,16 +107,16 @@ KFN void prompt_put_k(struct at at, THR const struct prompt_fetch *f, SHM u32 *s
     UNROLL
     for (u32 i = 0; i < 2; i++) {
         if (q8) {
-            *(SHM w4 *)(stage + 4 * (i * GPU_CHUNK + at.thread)) = f->x[i];
+            *(SHM w4 *)(stage + 4 * (i * GPU_CHUNK + at.id)) = f->x[i];
         } else {
-            stage[(4 * i + 0) * GPU_CHUNK + at.thread] = f->x[i].x;
-            stage[(4 * i + 1) * GPU_CHUNK + at.thread] = f->x[i].y;
-            stage[(4 * i + 2) * GPU_CHUNK + at.thread] = f->x[i].z;
-            stage[(4 * i + 3) * GPU_CHUNK + at.thread] = f->x[i].w;
+            stage[(4 * i + 0) * GPU_CHUNK + at.id] = f->x[i].x;
+            stage[(4 * i + 1) * GPU_CHUNK + at.id] = f->x[i].y;
+            stage[(4 * i + 2) * GPU_CHUNK + at.id] = f->x[i].z;
+            stage[(4 * i + 3) * GPU_CHUNK + at.id] = f->x[i].w;
         }
     }
     if (q8)
-        scale[at.thread] = half_value(f->d);
+        scale[at.id] = half_value(f->d);
 }
 
 /* Values: 32 positions from 32 * c on, dimensions from d0 on. What no row sees is 0. */
@@ -128,14 +128,14 @@ KFN void prompt_fetch_v(struct at at, CON const struct attend_args *a, DEV const
     f->d = 0;
     UNROLL
     for (u32 i = 0; i < (q8 ? 1u : 2u); i++) {
-        u32 e = at.thread + GPU_THREADS * i, j = q8 ? e / 8 : e / 16, at_row = q8 ? d0 + e % 8 * 16 : 2 * d0 + e % 16 * 16;
+        u32 e = at.id + GPU_THREADS * i, j = q8 ? e / 8 : e / 16, at_row = q8 ? d0 + e % 8 * 16 : 2 * d0 + e % 16 * 16;
         w4 x = {0, 0, 0, 0};
         if (32 * c + j < n_seen && at_row < row)
             x = load16(panel + (q8 ? 64 * blocks : 0) + j * row + at_row);
         f->x[i] = x;
     }
     if (q8) {
-        u32 j = at.thread / 4, b = d0 / 32 + at.thread % 4;
+        u32 j = at.id / 4, b = d0 / 32 + at.id % 4;
         if (j < 32 && 32 * c + j < n_seen && b < blocks)
             f->d = *(DEV const u16 *)(panel + 2 * (j * blocks + b));
     }
@@ -145,9 +145,9 @@ KFN void prompt_put_v(struct at at, THR const struct prompt_fetch *f, SHM u32 *s
 {
     UNROLL
     for (u32 i = 0; i < (q8 ? 1u : 2u); i++)
-        *(SHM w4 *)(stage + 4 * (at.thread + GPU_THREADS * i)) = f->x[i];
-    if (q8 && at.thread < 128)
-        scale[at.thread] = half_value(f->d);
+        *(SHM w4 *)(stage + 4 * (at.id + GPU_THREADS * i)) = f->x[i];
+    if (q8 && at.id < 128)
+        scale[at.id] = half_value(f->d);
 }
 
 /* ---- scores ---- */

@@ -254,7 +254,7 @@ KFN void k_route(struct at at, CON const struct route_args *a, struct bufs b, SH
 /* e: of pair `lane`, where there are at most 32. */
 KFN void group_per_row(struct at at, THR const struct lists *l, u32 n, u32 e)
 {
-    for (u32 i = at.thread; i < n; i += GPU_THREADS) {
+    for (u32 i = at.id; i < n; i += GPU_THREADS) {
         l->pairs[i] = i;
         l->tiles[1 + 2u * i] = l->ids[i];
         l->tiles[2 + 2u * i] = i | 1u << 24;
@@ -266,7 +266,7 @@ KFN void group_per_row(struct at at, THR const struct lists *l, u32 n, u32 e)
             seen |= shuffle_from(at, e, j) == e && j < at.lane ? 1u : 0u;
         hits = popcount(simd_ballot(at, at.lane < n && !seen));
     }
-    if (at.thread == 0) {
+    if (at.id == 0) {
         l->tiles[0] = n;
         if (l->hits)
             *l->hits = hits;
@@ -363,7 +363,7 @@ KFN u32 simd_scan(struct at at, u32 v)
 KFN void group_scan(struct at at, CON const struct route_args *a, THR const struct lists *l, SHM u32 *counters, SHM u32 *sums, u32 per)
 {
     u32 n_experts = a->n_experts, pairs = 0, tiles = 0, hits = 0, rest;
-    u32 e0 = at.thread * per, e1 = least_u32(e0 + per, n_experts);
+    u32 e0 = at.id * per, e1 = least_u32(e0 + per, n_experts);
     for (u32 e = e0; e < e1; e++) {
         u32 n = 0;
         UNROLL
@@ -386,7 +386,7 @@ KFN void group_scan(struct at at, CON const struct route_args *a, THR const stru
         pair += sums[s];
         tile += sums[GPU_SIMDS + s];
     }
-    if (at.thread == GPU_THREADS - 1u) {
+    if (at.id == GPU_THREADS - 1u) {
         l->tiles[0] = tile + tiles;
         for (u32 s = 0; s < GPU_SIMDS - 1u; s++)
             hits += sums[2 * GPU_SIMDS + s];
@@ -690,9 +690,9 @@ KFN void few_route_group(struct at at, CON const struct route_args *a, THR const
     SHM u32 *counts = shm + FEW_COUNTS, *ranks = shm + FEW_RANKS + 8u * FEW_ROW_RANKS * at.simd;
     u32 rest, whole = split_u32(1u << 20, a->tile_rows, &rest) + 1u, n = rows * a->n_used, bit = at.lane / 8u * 8u + at.simd;
     struct few_pair pair[2];
-    shm[at.thread] = 0;
-    if (at.thread < 32u)
-        counts[at.thread] = 0;
+    shm[at.id] = 0;
+    if (at.id < 32u)
+        counts[at.id] = 0;
     BARRIER(at);
     if (rows <= 8u)
         few_choose_1(at, a, logits, rows, ranks);

@@ -64,10 +64,10 @@ KFN w4 router_within(w4 v, u32 k, u32 n)
 /* put: loads of a thread in flight (a constant). Without branches: what is not there is read elsewhere, and not used. */
 KFN void router_rows(struct at at, const u32 put, CON const struct router_args *a, DEV const float *x, THR const struct router_unit *u, SHM u32 *shm)
 {
-    u32 in = 4u * (at.thread % 64u), k = u->seg * GPU_SEG + in;
+    u32 in = 4u * (at.id % 64u), k = u->seg * GPU_SEG + in;
     x += (u64)u->row0 * a->x_stride + (k < a->n_in ? k : 0u);
     NO_UNROLL
-    for (u32 r0 = at.thread / 64u; r0 < u->n_rows; r0 += 4u * put) {
+    for (u32 r0 = at.id / 64u; r0 < u->n_rows; r0 += 4u * put) {
         w4 v[ROUTER_PUT];
         UNROLL
         for (u32 i = 0; i < put; i++)
@@ -194,7 +194,7 @@ KFN void router_joins(const u32 n_r, const u32 ahead, THR const w4 *wv, THR cons
 KFN void router_chains(struct at at, const u32 n_r, CON const struct router_args *a, DEV float *parts, THR const struct router_unit *u,
                        u32 n_rows, SHM const u32 *shm, SHM const u32 *w)
 {
-    u32 row = at.thread % 2u + at.thread / 16u * 2u, out = at.thread / 2u % 8u;
+    u32 row = at.id % 2u + at.id / 16u * 2u, out = at.id / 2u % 8u;
     if (row >= ROUTER_ROWS_AT_ONCE || row >= n_rows)
         return;
     const u32 ahead = n_r == 4u ? 1u : 2u;

@@ -77,17 +77,17 @@ KFN float sigmoid(float g)
 
 /* ---- embedding: a row out of a packed matrix (layout.h) ---- */
 
-/* Of elements 4w..4w+3 of block b in a tile, the integers as stored, one a byte. tile: at its planes, t and half as below. */
-KFN u32 embed_word(u32 type, DEV const u8 *tile, u32 lane, u32 half, u32 b, u32 w)
+/* Of elements 4w..4w+3 of block b in a tile, the integers as stored, one a byte. tile: at its planes, t and upper half as below. */
+KFN u32 embed_word(u32 type, DEV const u8 *tile, u32 lane, u32 upper, u32 b, u32 w)
 {
     if (type == GT_Q8_0)
-        return *(DEV const u32 *)(tile + b * 512u + lane * 16u + (w / 4u * 2u + half) * 4u);
-    u32 q = *(DEV const u32 *)(tile + b / 2u * 512u + lane * 16u + (b % 2u * 2u + half) * 4u) >> w / 4u * 4u & 0x0F0F0F0Fu;
+        return *(DEV const u32 *)(tile + b * 512u + lane * 16u + (w / 4u * 2u + upper) * 4u);
+    u32 q = *(DEV const u32 *)(tile + b / 2u * 512u + lane * 16u + (b % 2u * 2u + upper) * 4u) >> w / 4u * 4u & 0x0F0F0F0Fu;
     if (type == GT_Q5_0 || type == GT_Q5_1 || type == GT_Q5_K) {
-        u32 up = (u32)*(DEV const u16 *)(tile + 2048u + lane * 16u + b * 2u) >> (half * 8u + w / 4u * 4u);
+        u32 up = (u32)*(DEV const u16 *)(tile + 2048u + lane * 16u + b * 2u) >> (upper * 8u + w / 4u * 4u);
         q |= (up & 1u) << 4 | (up & 2u) << 11 | (up & 4u) << 18 | (up & 8u) << 25;
     } else if (type == GT_Q6_K) {
-        u32 up = *(DEV const u32 *)(tile + 2048u + b / 4u * 512u + lane * 16u + b % 4u * 4u) >> (w / 4u * 16u + half * 8u);
+        u32 up = *(DEV const u32 *)(tile + 2048u + b / 4u * 512u + lane * 16u + b % 4u * 4u) >> (w / 4u * 16u + upper * 8u);
         q |= (up & 3u) << 4 | (up & 12u) << 10 | (up & 48u) << 16 | (up & 192u) << 22;
     }
     return q;
@@ -207,7 +207,7 @@ KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM 
     }
     for (u32 row = at.group; row < rows; row += at.n_groups) {
         DEV const float *x = (DEV const float *)b.p[1] + (u64)row * a->x_stride;
-        for (u32 i = 4u * at.thread; i < n; i += 4u * GPU_THREADS) {
+        for (u32 i = 4u * at.id; i < n; i += 4u * GPU_THREADS) {
             float v[4];
             row_get(v, x, i, n);
             UNROLL

@@ -75,12 +75,12 @@ KFN void store_fetch(struct at at, DEV const float *x, DEV const float *w, u32 h
 /* cs: the position's pairs (cos, sin). */
 KFN void store_rotate(struct at at, DEV const float *cs, u32 d_head, u32 d_rope, u32 neox, SHM float *s)
 {
-    u32 half = d_rope / 2;
+    u32 pairs = d_rope / 2;
     UNROLL
     for (u32 k = 0; k < STORE_EACH / 2; k++) {
         u32 i = at.lane + 32 * k;
-        if (i < half) {
-            SHM float *p = s + (neox ? i : 2 * i), *q = neox ? p + half : p + 1;
+        if (i < pairs) {
+            SHM float *p = s + (neox ? i : 2 * i), *q = neox ? p + pairs : p + 1;
             w2 t = load8(cs + 2 * i);
             float c = EX_FLOAT(t.x), sn = EX_FLOAT(t.y), u = *p, v = *q;
             *p = ex_flush(EX_FMA(u, c, -(v * sn)));
