@@ -2,16 +2,23 @@
 # `make install` copies binary, library, header, man page and the shipped model under PREFIX (/usr/local; DESTDIR before it).
 #   CONFIG=release|debug|asan|tsan   another build beside the first        CC=gcc|clang
 #   WERROR=1                         warnings are errors (the tests set it)
+#   METAL=native|fake                GPU kernels in Apple's shape (PS_METAL, docs/gpu.md) and `--device metal`; native is the default on a Mac, fake is
+#                                    for Linux, where a fake Metal is linked in: `make METAL=fake B=build/metal`
 # `make cuda` builds libplainsong-cuda.so beside them, which `--device cuda` opens; it needs nvcc. `make install` takes it along.
 # `make bench-peer MODEL=FILE.gguf [RUNS=5] [THREADS=N]` runs it beside llama.cpp, which it fetches by npm (bench/peer/run.sh).
 CONFIG ?= release
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 B := build/$(CONFIG)$(if $(findstring clang,$(CC)),-clang)
 
+METAL ?= $(if $(filter Darwin,$(shell uname -s)),native)
+ifneq ($(filter-out native fake,$(METAL)),)
+$(error unknown METAL=$(METAL): native, fake or nothing)
+endif
+
 WARN := -Wall -Wextra -Wshadow -Wundef -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith $(if $(WERROR),-Werror)
 # No contraction and no fast-math anywhere: bits are a promise (docs/numerics.md). errno and trap flags are not part of it,
 # and giving them up lets loops of fmaf and selects become vectors.
-CFLAGS_ALL := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -I$(B)/gen -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread $(WARN)
+CFLAGS_ALL := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -I$(B)/gen -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread $(WARN) $(if $(METAL),-DPS_METAL=1)
 OPT_release := -O2
 OPT_debug := -O0
 OPT_asan := -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer

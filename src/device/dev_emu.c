@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_GROUPS = 6, SHM_BYTES = 227 << 10 /* as Hopper has */ };
+enum { MAX_GROUPS = 6, SHM_BYTES = PS_METAL ? 32 << 10 : 227 << 10 /* as Apple's GPUs have, or Hopper */ };
 
 struct block {
     struct block *next;

@@ -476,7 +476,8 @@ static void lane_main(void *arg)
     struct emu_thread *t = simd_of(f)->thread;
     for (;;) {
         fiber_after(&t->group);
-        struct at at = {t->group, t->n_groups, simd_of(f)->index * LANES + f->lane, simd_of(f)->index, f->lane, f};
+        struct ring ring = {0};
+        struct at at = {t->group, t->n_groups, simd_of(f)->index * LANES + f->lane, simd_of(f)->index, f->lane, f, &ring};
         t->emu->fn(at, t->emu->arg, t->shm);
         at_end(f);
     }

@@ -6,15 +6,29 @@
  * never depends on how many groups there are. Not used: double, recursion, function pointers, 64-bit atomics, float atomics, unsigned
  * division and remainder by a number known at run time only (split_u32 does that), a return before a barrier.
  *
- * Address spaces stand on every pointer: DEV device memory, CON arguments, SHM shared memory of a group, THR a thread's own. */
+ * Address spaces stand on every pointer: DEV device memory, CON arguments, SHM shared memory of a group, THR a thread's own; WGT is where a kernel
+ * finds a weight tile: SHM with a ring, DEV in a PS_METAL build. */
 #ifndef PS_GPU_H
 #define PS_GPU_H
 
 enum { GPU_THREADS = 256, GPU_SIMDS = GPU_THREADS / 32, GPU_BUFS = 16 };
 
+/* PS_METAL 1: kernels (and the host's formulas, layout.h) in the shape that Apple's GPUs want: at most 32,768 bytes of shared memory a group,
+ * weights and act rows read where they lie. Results are the same. */
+#ifndef PS_METAL
+#define PS_METAL 0
+#endif
+
 /* A ring: shared memory into which each SIMD group has weights fetched ahead, its own part of it: marks, then slots. It stands before the shared
- * memory of kernels that have one (GPU_HAS_RING, args.h). */
-enum { RING_MARKS = 8, RING_SLOT_WORDS = 1184, RING_SIMD_WORDS = RING_MARKS + RING_SLOT_WORDS, RING_WORDS = GPU_SIMDS * RING_SIMD_WORDS, RING_SLOTS = 4 };
+ * memory of kernels that have one (GPU_HAS_RING, args.h). In a PS_METAL build nothing is fetched: there is no such memory, and the one slot remembers
+ * where its tile lies. */
+enum {
+    RING_MARKS = 8,
+    RING_SLOT_WORDS = 1184,
+    RING_SIMD_WORDS = RING_MARKS + RING_SLOT_WORDS,
+    RING_WORDS = PS_METAL ? 0 : GPU_SIMDS * RING_SIMD_WORDS,
+    RING_SLOTS = PS_METAL ? 1 : 4
+};
 
 #if defined(__CUDACC__)
 
@@ -32,6 +46,7 @@ typedef uint2 w2;
 #define DEV
 #define CON
 #define SHM
+#define WGT
 #define THR
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
@@ -91,7 +106,8 @@ KFN w4 load16_once(const void *p)
 
 /* The ring's words; all lanes of a SIMD group call each. ring_open: once, before any other. ring_fetch: `bytes` (a multiple of 16) are on their
  * way into slot `slot`, at word `to` of the SIMD group's part; SIMD_BARRIER after the last read of what the slot held. ring_take: they are
- * there. Each fetch is taken once, a slot's before its next fetch. */
+ * there. Each fetch is taken once, a slot's before its next fetch. ring_tile: what was taken; slots are `words` long. */
+KFN const u32 *ring_tile(struct at at, const u32 *ring, u32 slot, u32 words) { return ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * words; }
 #if __CUDA_ARCH__ >= 900
 KFN u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 KFN void ring_open(struct at at, u32 *ring)
@@ -183,17 +199,22 @@ typedef struct {
 #define DEV
 #define CON
 #define SHM
+#define WGT
 #define THR
 #define UNROLL
 #define NO_UNROLL
+
+struct ring {
+    const void *tile; /* PS_METAL: where the slot's tile lies */
+};
 
 struct emu_fiber;
 struct at {
     u32 group, n_groups;
     u32 id, simd, lane;
     struct emu_fiber *fiber;
+    struct ring *ring;
 };
-
 
 /* Defined in emu.c. A barrier has the line of its text for a name, so that a test can take it away. */
 void emu_barrier(struct emu_fiber *f, u32 file, u32 line);
@@ -235,13 +256,19 @@ KFN void ring_open(struct at at, u32 *ring) { (void)at, (void)ring; }
 KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
 {
     (void)slot;
-    for (u32 i = at.lane * 16; i < bytes; i += 32 * 16)
+    at.ring->tile = from;
+    for (u32 i = at.lane * 16; !PS_METAL && i < bytes; i += 32 * 16)
         memcpy((u8 *)(ring + at.simd * RING_SIMD_WORDS + to) + i, (const u8 *)from + i, 16);
 }
 KFN void ring_take(struct at at, u32 *ring, u32 slot)
 {
     (void)ring, (void)slot;
-    emu_simd_barrier(at.fiber);
+    if (!PS_METAL)
+        emu_simd_barrier(at.fiber);
+}
+KFN const u32 *ring_tile(struct at at, const u32 *ring, u32 slot, u32 words)
+{
+    return PS_METAL ? (const u32 *)at.ring->tile : ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * words;
 }
 KFN void tile_u(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, false); }
 KFN void tile_s(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, true); }

@@ -253,7 +253,7 @@ KFN void experts_few(struct at at, const u32 n8, const u32 type_of, THR const st
                 u32 n = w.n, seg = w.seg;
                 bool up = s->mats == 2u && (n & 1u);
                 ring_take(at, ring, slot);
-                SHM const u32 *tile = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s->slot_words;
+                WGT const u32 *tile = ring_tile(at, ring, slot, s->slot_words);
                 if (type_of == TYPE_ANY) {
                     FOR_TYPE(up ? s->type1 : s->type0,
                              product_tile_sums(at, n8, type, four, tile, stage, s->n_pad, seg, col, &one, v))
@@ -432,7 +432,7 @@ KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct
             for (u32 seg = 0; seg < s->n_seg; seg++) {
                 float v[16];
                 ring_take(at, ring, slot);
-                SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s->slot_words;
+                WGT const u32 *at_slot = ring_tile(at, ring, slot, s->slot_words);
                 FOR_TYPE(s->type0, tile_sums_4(at, type, at_slot, stage, s->n_pad, n_pairs, seg, &one, v))
                 SIMD_BARRIER(at);
                 joined_fetch(at, s, ids, n_pairs, &f, ring, slot);

@@ -16,7 +16,7 @@ KFN u32 panels_of(u32 n_out)
 /* Slots of a ring for tiles of that size. */
 KFN u32 ring_slots(u32 bytes)
 {
-    return bytes * 4u <= RING_SLOT_WORDS * 4u ? 4u : bytes * 3u <= RING_SLOT_WORDS * 4u ? 3u : bytes * 2u <= RING_SLOT_WORDS * 4u ? 2u : 1u;
+    return RING_SLOTS == 1 ? 1u : bytes * 4u <= RING_SLOT_WORDS * 4u ? 4u : bytes * 3u <= RING_SLOT_WORDS * 4u ? 3u : bytes * 2u <= RING_SLOT_WORDS * 4u ? 2u : 1u;
 }
 
 /* Sums of a panel's tiles, left to right. */
@@ -192,7 +192,7 @@ KFN void product_put(CON const struct product_args *a, struct bufs b, THR const 
 }
 
 /* four: at most four columns; then v[0], v[1] are what tile_sums_4 gives. */
-KFN void product_tile_sums(struct at at, const u32 n8, const u32 type, bool four, SHM const u32 *tile, SHM const u32 *stage, u32 n_pad, u32 seg,
+KFN void product_tile_sums(struct at at, const u32 n8, const u32 type, bool four, WGT const u32 *tile, SHM const u32 *stage, u32 n_pad, u32 seg,
                            THR const struct columns *col, THR const struct columns *one, THR float *v)
 {
     if (n8 == 1u && four)
@@ -246,7 +246,7 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
                 float v[16];
                 u32 seg = w.seg;
                 ring_take(at, ring, slot);
-                SHM const u32 *at_slot = ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * s.slot_words;
+                WGT const u32 *at_slot = ring_tile(at, ring, slot, s.slot_words);
                 if (m.type == GT_Q4_0)
                     product_tile_sums(at, n8, GT_Q4_0, four, at_slot, stage, s.n_pad, seg, col, &one, v);
                 else

@@ -129,7 +129,7 @@ KFN float norm_of_row(struct at at, DEV const float *x, u32 n, float eps)
     return div_rn(1.0f, sqrt_rn(div_rn(s, (float)(i32)n) + eps));
 }
 
-/* ---- a weight tile in shared memory ---- */
+/* ---- a weight tile ---- */
 
 /* Four bits to bit 4 of four bytes; four pairs of bits to bits 4-5 of four bytes. */
 KFN u32 spread_fifth(u32 bits)
@@ -150,7 +150,7 @@ struct tile_pair {
 };
 
 /* The scales of it. */
-KFN void tile_scales(struct at at, const u32 type, SHM const u32 *w, u32 two, THR struct tile_pair *p)
+KFN void tile_scales(struct at at, const u32 type, WGT const u32 *w, u32 two, THR struct tile_pair *p)
 {
     u32 g = at.lane >> 2;
     if (type == GT_Q8_0)
@@ -176,7 +176,7 @@ KFN void tile_scales(struct at at, const u32 type, SHM const u32 *w, u32 two, TH
 
 /* The integers that stand in word t of rows g and g + 8, blocks 2 c and 2 c + 1: a[k][0] row g, elements 4t..; [1] row g + 8; [2], [3] elements
  * 16 + 4t.. */
-KFN void tile_words(const u32 type, SHM const u32 *w, u32 g, u32 c, u32 t, THR u32 a[2][4])
+KFN void tile_words(const u32 type, WGT const u32 *w, u32 g, u32 c, u32 t, THR u32 a[2][4])
 {
     u32 lane = 4u * g + t;
     if (type == GT_Q8_0) {
@@ -237,7 +237,7 @@ struct columns {
 };
 
 /* A tile's two sums of one output become one: with the super-block's scale and minimum, where there are such. */
-KFN float tile_end(const u32 type, SHM const u32 *w, u32 row, float p, float low)
+KFN float tile_end(const u32 type, WGT const u32 *w, u32 row, float p, float low)
 {
     if (TYPE_HAS_MIN(type))
         return p + low;
@@ -251,7 +251,7 @@ KFN float tile_end(const u32 type, SHM const u32 *w, u32 row, float p, float low
 
 /* v[8 columns][4] = the sums of a tile (see above). n8: number of 8 columns, type: constants. w: the tile; stage: the staged rows; seg: the tile's
  * number along the row; n_cols: staged columns. */
-KFN void tile_sums(struct at at, const u32 n8, const u32 type, SHM const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg,
+KFN void tile_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg,
                    THR const struct columns *col, THR float *v)
 {
     float low[4 * 8]; /* the second sum of types with a minimum */
@@ -352,7 +352,7 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, SHM const u32 *w,
 
 /* The sums of a tile for at most four columns: column n of the matrix tile is column n / 2 of the four, so that a lane has to do with one: v[0] row g,
  * column t, v[1] row g + 8. col.q: where column g / 2 is, col.s0: the scale and sum of column t. Two thirds of the work of tile_sums. */
-KFN void tile_sums_4(struct at at, const u32 type, SHM const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg, THR const struct columns *col,
+KFN void tile_sums_4(struct at at, const u32 type, WGT const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg, THR const struct columns *col,
                      THR float *v)
 {
     float p[2] = {0.0f, 0.0f}, low[2] = {0.0f, 0.0f};
