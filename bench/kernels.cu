@@ -23,7 +23,7 @@
         k_##name(at, &a.args##_, b, shm);                                                                               \
     }
 X(product_1, product) X(product_2, product) X(product_many, product) X(experts_in_1, experts_in) X(experts_out_1, experts_out)
-X(experts_in_2, experts_in) X(experts_out_2, experts_out) X(experts_in_many, experts_in) X(experts_out_many, experts_out) X(route_group, route) X(product_float, float) X(router, router)
+X(experts_in_2, experts_in) X(experts_out_2, experts_out) X(experts_in_many, experts_in) X(experts_out_many, experts_out) X(experts_in_twin, experts_in) X(experts_out_twin, experts_out) X(route_group, route) X(product_float, float) X(router, router)
 #undef X
 
 __global__ void __launch_bounds__(256, 2) e_nothing(const __grid_constant__ union gpu_args, struct bufs) {}
@@ -225,6 +225,8 @@ int main(int argc, char **argv)
             }
             time_it("experts in", many ? e_experts_in_many : tile_rows == 8 ? e_experts_in_1 : e_experts_in_2, args.data(), b.data(), LAYERS,
                     many ? GPU_SHM_MANY : GPU_SHM_EXPERTS_IN(tile_rows, D), g, hit * 2 * gate);
+            if (tile_rows == 8)
+                time_it("experts in, twin", e_experts_in_twin, args.data(), b.data(), LAYERS, GPU_SHM_TWIN(GT_Q4_0, D), g, hit * 2 * gate);
             for (u32 fused = 0; fused <= (n <= 4 ? 1u : 0u); fused++) {
                 for (u32 l = 0; l < LAYERS; l++) {
                     memset(&args[l], 0, sizeof args[l]);
@@ -236,6 +238,11 @@ int main(int argc, char **argv)
                 }
                 time_it(fused ? "experts out, joined" : "experts out", many ? e_experts_out_many : tile_rows == 8 ? e_experts_out_1 : e_experts_out_2, args.data(), b.data(), LAYERS,
                         many ? GPU_SHM_MANY : fused ? GPU_SHM_EXPERTS_FUSED(n * USED, FF) : GPU_SHM_EXPERTS_OUT(tile_rows, FF), g, hit * down);
+                for (u32 floats = 0; floats < 2 && !fused && tile_rows == 8; floats++) {
+                    for (u32 l = 0; l < LAYERS; l++)
+                        args[l].experts_out_.source = floats ? SRC_FLOAT : SRC_ACT;
+                    time_it(floats ? "experts out, twin, floats" : "experts out, twin", e_experts_out_twin, args.data(), b.data(), LAYERS, GPU_SHM_TWIN(GT_Q4_0, FF), g, hit * down);
+                }
             }
         }
     }

@@ -506,7 +506,7 @@ static void try_experts_in(enum gpu_kernel kernel, const char *name, u32 type, u
     struct rows r;
     struct routing to;
     u32 n_in = any_in(type), n_out = any_out();
-    u32 rows = any_rows(70, (u64)4 * n_in * n_out), type_up = check_below(4) ? type : any_type(n_in);
+    u32 rows = any_rows(70, (u64)4 * n_in * n_out), type_up = kernel == GK_experts_in_twin || check_below(4) ? type : any_type(n_in);
     inputs(&s, rows, &a->which);
     make_rows(&r, rows, n_in);
     quantise_rows(&r);
@@ -523,7 +523,7 @@ static void try_experts_in(enum gpu_kernel kernel, const char *name, u32 type, u
                                   .n_used = to.n_used,
                                   .pairs_at = to.pairs_at,
                                   .tiles_at = to.tiles_at};
-    a->write_act = kernel != GK_experts_in_many && GPU_EXPERTS_IN_ACT(n_in, n_out) && check_below(4);
+    a->write_act = (kernel == GK_experts_in_1 || kernel == GK_experts_in_2) && GPU_EXPERTS_IN_ACT(n_in, n_out) && check_below(4);
     float_rows(&s, 4, to.pairs + SPARE, a->y_stride);
     if (a->write_act)
         act_rows(&s, 6, to.pairs + SPARE, n_out);
@@ -684,6 +684,27 @@ static void experts_out_many_multiplies(void **state)
     EACH_QUANT(4, try_experts_out(GK_experts_out_many, "experts_out_many", TYPES[t], 32, SRC_ACT, false))
 }
 
+#define EACH_TWIN(times, CALL)                  \
+    for (u32 i = 0; i < (times); i++)           \
+        for (u32 t = 0; t < N_QUANT; t++)       \
+            if (GPU_TWIN_TYPE((u32)TYPES[t]))   \
+                CALL;
+
+static void experts_in_twin_multiplies(void **state)
+{
+    (void)state;
+    check_seed(118);
+    EACH_TWIN(12, try_experts_in(GK_experts_in_twin, "experts_in_twin", TYPES[t], 8))
+}
+
+static void experts_out_twin_multiplies(void **state)
+{
+    (void)state;
+    check_seed(119);
+    EACH_TWIN(8, try_experts_out(GK_experts_out_twin, "experts_out_twin", TYPES[t], 8, SRC_ACT, false))
+    EACH_TWIN(8, try_experts_out(GK_experts_out_twin, "experts_out_twin", TYPES[t], 8, SRC_FLOAT, false))
+}
+
 /* Experts with float weights, one matrix or gate and up: rows of the table (per_pair 1), or rows of pairs (2). */
 static void try_float_experts(u32 type)
 {
@@ -757,6 +778,8 @@ static void one_of_each(void)
     try_experts_in(GK_experts_in_2, NAME, type, 16);
     only_in = only_out = 0;
     try_experts_in(GK_experts_in_many, NAME, type, 32);
+    try_experts_in(GK_experts_in_twin, NAME, GT_Q4_0, 8);
+    try_experts_out(GK_experts_out_twin, NAME, GT_Q4_0, 8, SRC_FLOAT, false);
     try_experts_out(GK_experts_out_1, NAME, type, 8, check_below(2) ? SRC_ACT : SRC_FLOAT, false);
     try_experts_out(GK_experts_out_1, NAME, type, 8, check_below(2) ? SRC_ACT : SRC_FLOAT, true);
     try_experts_out(GK_experts_out_2, NAME, type, 16, SRC_ACT, false);
@@ -828,6 +851,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(experts_in_1_multiplies),    cmocka_unit_test(experts_in_2_multiplies),    cmocka_unit_test(experts_in_writes_act_rows),
         cmocka_unit_test(experts_in_many_multiplies), cmocka_unit_test(experts_out_1_multiplies),
         cmocka_unit_test(experts_out_2_multiplies),   cmocka_unit_test(experts_out_many_multiplies),
+        cmocka_unit_test(experts_in_twin_multiplies), cmocka_unit_test(experts_out_twin_multiplies),
     };
     const struct CMUnitTest on_request[] = {cmocka_unit_test(every_barrier_is_needed)};
     if (argc > 1 && !strcmp(argv[1], "barriers"))

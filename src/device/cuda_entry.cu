@@ -8,7 +8,8 @@
     ((kernel) == GK_prompt ? 1                                                                                              \
      : (kernel) == GK_attend || (kernel) == GK_join ? 2                                                                     \
      : (kernel) == GK_product_1 || (kernel) == GK_product_2 ? 3                                 \
-     : (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 ? 4 \
+     : (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 ||\
+       (kernel) == GK_experts_in_twin || (kernel) == GK_experts_out_twin ? 4 \
      : (kernel) == GK_product_many || (kernel) == GK_experts_in_many || (kernel) == GK_experts_out_many ? 5                  \
                                                                                                         : 0)
 #define NAME_OF_2(part) cuda_entry_##part

@@ -6,7 +6,8 @@
  *                           h, when all who read it can  joins them
  *   2, -4     "             a launch                     "                             rule 1 in a launch
  *   5-8       "             "                            tiles of 8 pairs              "
- *   9-128     product_2     "                            beyond 64 rows: tiles of 16   "
+ *   9-64      product_2     "                            two weight tiles at a time    "
+ *   65-128    "             "                            tiles of 16 pairs             "
  *   more      product_many  "                            beyond 256: _many, of 32      "
  *
  * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up. */
@@ -29,7 +30,7 @@ struct lower {
     bool failed;
 };
 
-enum { ALONE = 1, FEW = 8, FUSED_OUT = 4, ONE_GROUP_ROUTES = 64, MANY = 128, ROUTER_OUTS = 512 };
+enum { ALONE = 1, FEW = 8, FUSED_OUT = 4, ONE_GROUP_ROUTES = 64, TWIN_FROM = 9, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
 
 /* ---- launches ---- */
 
@@ -439,6 +440,18 @@ static bool fuses(const struct lower *l)
            gpu_shm_bytes(GK_experts_out_1, &a) <= l->g->info.shm_bytes;
 }
 
+/* Whether the experts_*_twin kernels take an operation's experts: gate and up of one type, shared memory for their columns. */
+static bool twin(const struct lower *l, const struct plan_op *op)
+{
+    const struct plan_weight *w = of_plan(l, op->mats[0].weight);
+    u32 type = w->tensor->type;
+    for (u32 m = 0; m < op->n_mats; m++)
+        if (!quantised(l, op->mats[m].weight) || of_plan(l, op->mats[m].weight)->tensor->type != type)
+            return false;
+    return l->rows >= TWIN_FROM && l->rows <= TWIN_TO && !l->c->plain && !per_row(l) && GPU_TWIN_TYPE(type) &&
+           GPU_SHM_TWIN(type, w->n_in) <= l->g->info.shm_bytes;
+}
+
 static void lower_route(struct lower *l)
 {
     l->fused_out = fuses(l);
@@ -472,8 +485,9 @@ static void quantised_pairs(struct lower *l, u32 m, const struct gpu_buf *from, 
     const struct plan_mat *mat = &l->op->mats[m];
     const struct plan_weight *w = of_plan(l, mat->weight);
     struct gpu_buf x = buf(l, BUF_X);
-    struct gpu_launch *k = launch(l, by_height(l, GK_experts_out_1, GK_experts_out_2, GK_experts_out_many));
-    k->args.experts_out_ = (struct experts_out_args){.which = l->table, .source = l->fused_out ? SRC_FLOAT : SRC_ACT,
+    bool two = l->op->kind == OP_EXPERTS_OUT && twin(l, l->op);
+    struct gpu_launch *k = launch(l, two ? GK_experts_out_twin : by_height(l, GK_experts_out_1, GK_experts_out_2, GK_experts_out_many));
+    k->args.experts_out_ = (struct experts_out_args){.which = l->table, .source = l->fused_out || two ? SRC_FLOAT : SRC_ACT,
                                                      .n_in = w->n_in, .n_out = w->n_out, .x_stride = from->stride, .y_stride = to->stride,
                                                      .res_stride = x.stride, .type = w->tensor->type, .n_used = l->g->dev.plan->hp.n_used,
                                                      .ids_at = l->g->ids_at, .w_at = l->g->w_at, .pairs_at = l->g->pairs_at,
@@ -511,15 +525,17 @@ static void apart_experts_in(struct lower *l, bool act_wanted)
 static void lower_experts_in(struct lower *l)
 {
     const struct plan_mat *gate = &l->op->mats[0], *up = &l->op->mats[1];
-    bool act_wanted = quantised(l, next_of(l, OP_EXPERTS_OUT)->mats[0].weight) && !l->fused_out;
+    const struct plan_op *out = next_of(l, OP_EXPERTS_OUT);
+    bool act_wanted = quantised(l, out->mats[0].weight) && !l->fused_out && !twin(l, out);
     if (!quantised(l, gate->weight) || !quantised(l, up->weight)) {
         apart_experts_in(l, act_wanted);
         return;
     }
     const struct plan_weight *w = of_plan(l, gate->weight);
-    struct gpu_launch *k = launch(l, by_height(l, GK_experts_in_1, GK_experts_in_2, GK_experts_in_many));
+    struct gpu_launch *k = launch(l, twin(l, l->op) ? GK_experts_in_twin : by_height(l, GK_experts_in_1, GK_experts_in_2, GK_experts_in_many));
     struct gpu_buf h = buf(l, BUF_H), act = buf(l, BUF_EXP_ACT);
-    bool here = act_wanted && !l->c->plain && k->kernel != GK_experts_in_many && GPU_EXPERTS_IN_ACT(w->n_in, w->n_out); /* rule 1 by itself */
+    bool can = k->kernel == GK_experts_in_1 || k->kernel == GK_experts_in_2;
+    bool here = act_wanted && !l->c->plain && can && GPU_EXPERTS_IN_ACT(w->n_in, w->n_out); /* rule 1 by itself */
     k->args.experts_in_ = (struct experts_in_args){.which = l->table, .n_in = w->n_in, .n_out = w->n_out, .y_stride = act.stride,
                                                    .type_gate = w->tensor->type, .type_up = of_plan(l, up->weight)->tensor->type,
                                                    .n_used = l->g->dev.plan->hp.n_used, .pairs_at = l->g->pairs_at,

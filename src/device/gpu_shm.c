@@ -54,6 +54,10 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
         return out->fused ? GPU_SHM_EXPERTS_FUSED(out->fused * out->n_used, out->n_in) : GPU_SHM_EXPERTS_OUT(8u, out->n_in);
     case GK_experts_out_2:
         return GPU_SHM_EXPERTS_OUT(16u, out->n_in);
+    case GK_experts_in_twin:
+        return GPU_SHM_TWIN(args->experts_in_.type_gate, args->experts_in_.n_in);
+    case GK_experts_out_twin:
+        return GPU_SHM_TWIN(out->type, out->n_in);
     case GK_group:
     case GK_route_group:
         return GPU_SHM_ROUTE(args->route_.n_experts);

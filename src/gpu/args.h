@@ -224,6 +224,8 @@ union gpu_args {
     X(experts_in_2, experts_in)                                                                                  \
     X(experts_out_1, experts_out)                                                                                \
     X(experts_out_2, experts_out)                                                                                \
+    X(experts_in_twin, experts_in) /* k_twin.h */                                                                \
+    X(experts_out_twin, experts_out)                                                                             \
     X(experts_in_many, experts_in) /* k_many.h */                                                                \
     X(experts_out_many, experts_out)                                                                             \
     X(pick, pick)               /* k_pick.h */                                                                   \

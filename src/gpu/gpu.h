@@ -138,7 +138,46 @@ KFN void ring_take(struct at at, u32 *ring, u32 slot)
                      : "=r"(done) : "r"(mark), "r"(at.ring->turns >> slot & 1u) : "memory");
     at.ring->turns ^= 1u << slot;
 }
+/* The same for a SIMD group that lays out its part `own` itself, marks first; two equal pieces, one behind the other, come as one. */
+KFN void ring_open_own(struct at at, u32 *own)
+{
+    at.ring->turns = 0;
+    if (at.lane == 0u) {
+        for (u32 i = 0; i < RING_SLOTS; i++)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(shared_address(own) + 8u * i) : "memory");
+        asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+    }
+    __syncwarp();
+}
+KFN void ring_fetch_two(struct at at, u32 *own, u32 slot, u32 to, const void *from0, const void *from1, u32 bytes)
+{
+    if (at.lane == 0u) {
+        u32 mark = shared_address(own) + 8u * slot, word = shared_address(own + to);
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(mark), "r"(2u * bytes) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                     : : "r"(word), "l"(from0), "r"(bytes), "r"(mark) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                     : : "r"(word + bytes), "l"(from1), "r"(bytes), "r"(mark) : "memory");
+    }
+}
+KFN void ring_take_own(struct at at, u32 *own, u32 slot)
+{
+    u32 mark = shared_address(own) + 8u * slot, done = 0;
+    while (!done)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done) : "r"(mark), "r"(at.ring->turns >> slot & 1u) : "memory");
+    at.ring->turns ^= 1u << slot;
+}
 #else /* as the emulator: the lanes copy at once */
+KFN void ring_open_own(struct at at, u32 *own) {}
+KFN void ring_fetch_two(struct at at, u32 *own, u32 slot, u32 to, const void *from0, const void *from1, u32 bytes)
+{
+    for (u32 i = at.lane * 16u; i < bytes; i += 512u) {
+        *(w4 *)(own + to + i / 4u) = load16_once((const u8 *)from0 + i);
+        *(w4 *)(own + to + (bytes + i) / 4u) = load16_once((const u8 *)from1 + i);
+    }
+}
+KFN void ring_take_own(struct at at, u32 *own, u32 slot) { __syncwarp(); }
 KFN void ring_open(struct at at, u32 *ring) {}
 KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
 {
@@ -160,6 +199,13 @@ KFN void tile_s(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* The same from somewhere else: c = from + A . B. */
+KFN void tile_u_from(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b, THR const i32 *from)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
 }
 /* The same from 0: c = A . B. */
 KFN void tile_u0(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
@@ -270,8 +316,27 @@ KFN const u32 *ring_tile(struct at at, const u32 *ring, u32 slot, u32 words)
 {
     return PS_METAL ? (const u32 *)at.ring->tile : ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * words;
 }
+KFN void ring_open_own(struct at at, u32 *own) { (void)at, (void)own; }
+KFN void ring_fetch_two(struct at at, u32 *own, u32 slot, u32 to, const void *from0, const void *from1, u32 bytes)
+{
+    (void)slot;
+    for (u32 i = at.lane * 16; i < bytes; i += 32 * 16) {
+        memcpy((u8 *)(own + to) + i, (const u8 *)from0 + i, 16);
+        memcpy((u8 *)(own + to) + bytes + i, (const u8 *)from1 + i, 16);
+    }
+}
+KFN void ring_take_own(struct at at, u32 *own, u32 slot)
+{
+    (void)own, (void)slot;
+    emu_simd_barrier(at.fiber);
+}
 KFN void tile_u(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, false); }
 KFN void tile_s(struct at at, i32 *c, const u32 *a, const u32 *b) { emu_tile(at.fiber, c, a, b, true); }
+KFN void tile_u_from(struct at at, i32 *c, const u32 *a, const u32 *b, const i32 *from)
+{
+    memcpy(c, from, 4 * sizeof *c);
+    emu_tile(at.fiber, c, a, b, false);
+}
 KFN void tile_u0(struct at at, i32 *c, const u32 *a, const u32 *b)
 {
     c[0] = c[1] = c[2] = c[3] = 0;

@@ -33,6 +33,9 @@
 #define KERNEL_FILE 8
 #include "gpu/k_experts.h"
 #undef KERNEL_FILE
+#define KERNEL_FILE 14
+#include "gpu/k_twin.h"
+#undef KERNEL_FILE
 #define KERNEL_FILE 9
 #include "gpu/k_many.h"
 #undef KERNEL_FILE

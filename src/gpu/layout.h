@@ -87,6 +87,10 @@ enum {
 #define GPU_SHM_EXPERTS_IN(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + ((n) == 8u ? 8u : 4u) * GPU_SHM_SUMS(n, n_in))
 #define GPU_SHM_EXPERTS_OUT(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 2u * GPU_SHM_SUMS(n, n_in))
 #define GPU_SHM_EXPERTS_FUSED(n_pairs, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n_pairs, n_in) + 2u * (n_pairs) * 64u)
+/* k_twin.h: types that it has; columns that are staged; the ring besides. */
+#define GPU_TWIN_TYPE(type) ((type) == GT_Q4_0 || (type) == GT_Q4_K || (type) == GT_Q6_K || (type) == GT_Q8_0)
+#define GPU_TWIN_COLS (PS_METAL ? 8u : 14u)
+#define GPU_SHM_TWIN(type, n_in) ((PS_METAL ? 0u : 8u * (32u + 4u * GPU_TILE_BYTES(type))) + GPU_SHM_STAGE(GPU_TWIN_COLS, n_in))
 #define GPU_SHM_MANY (GPU_SHM_RING + 4u * (2u * 32u * 96u + 32u)) /* 32 columns of one tile, twice, and their rows */
 
 /* k_float.h: rows of a tile (rows: the most there are, 1 with pairs) and outputs of a unit (n_out: of all matrices), norm weights, parts. */
