@@ -7,6 +7,7 @@
 # `make cuda` builds libplainsong-cuda.so beside them, which `--device cuda` opens; it needs nvcc. `make install` takes it along.
 # `make bench-peer MODEL=FILE.gguf [RUNS=5] [THREADS=N]` runs it beside llama.cpp, which it fetches by npm (bench/peer/run.sh).
 CONFIG ?= release
+comma := ,
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 B := build/$(CONFIG)$(if $(findstring clang,$(CC)),-clang)
 
@@ -31,6 +32,15 @@ SAN := $(filter -fsanitize=%,$(OPT))
 VERSION := $(shell cat VERSION 2>/dev/null || echo 0.0.0)
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LIBS := -lpcre2-8 -lutf8proc -ljansson -lm -pthread
+# The machine compiled for, as the compiler names it. What differs on a Mac stands in one place, here: it was written by Apple's and
+# Homebrew's documentation, for GNU make 3.81 as Apple has it, and no Mac has run it.
+TARGET := $(shell $(CC) -dumpmachine)
+DARWIN := $(findstring -apple-,$(TARGET))
+BREW := $(if $(DARWIN),$(shell brew --prefix 2>/dev/null))
+ifneq ($(BREW),)
+CFLAGS_ALL += -isystem $(BREW)/include
+LDFLAGS += -L$(BREW)/lib
+endif
 
 # The CUDA backend is a plug-in of its own.
 CUDA_C := src/device/cuda_plugin.c
@@ -43,13 +53,20 @@ SERVE_O := $(SERVE_C:src/%.c=$(B)/%.o)
 # Vector kernels: each file with its own instruction set, chosen at run time; those of another architecture are left out.
 X86_C := $(addprefix src/kernel/,avx2.c avxvnni.c avx512.c avx512vnni.c)
 NEON_C := $(addprefix src/kernel/,neon.c neon_dotprod.c neon_i8mm.c)
-MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+MACHINE := $(firstword $(subst -, ,$(TARGET)))
 VECTOR_C := $(if $(filter x86_64,$(MACHINE)),$(X86_C),$(if $(filter aarch64 arm64,$(MACHINE)),$(NEON_C)))
 LIB_O := $(filter-out $(patsubst src/%.c,$(B)/%.o,$(filter-out $(VECTOR_C),$(X86_C) $(NEON_C))),$(LIB_O))
 TEST_C := $(wildcard tests/test_*.c)
 TESTS := $(TEST_C:tests/%.c=$(B)/tests/%)
 
-all: $(B)/plainsong $(B)/libplainsong.so $(B)/libplainsong.a
+# The shared library: its file, the name that programs ask the loader for, and how the linker is told so.
+SHARED := libplainsong$(if $(DARWIN),.dylib,.so)
+SONAME := libplainsong$(if $(DARWIN),.0.dylib,.so.0)
+SHARED_FLAGS := $(if $(DARWIN),-dynamiclib -install_name @rpath/$(SONAME),-shared -Wl$(comma)-soname$(comma)$(SONAME))
+
+all: $(B)/plainsong $(B)/$(SHARED) $(B)/libplainsong.a
+# What a compiler can say of all sources without a linker (tests/macos/compile.sh).
+objects: $(LIB_O) $(CLI_O) $(SERVE_O)
 
 $(B)/%.o: src/%.c Makefile
 	@mkdir -p $(@D)
@@ -116,19 +133,18 @@ SERVE_LIBS := -lmicrohttpd
 $(B)/serve.a: $(SERVE_O)
 	rm -f $@; ar rcs $@ $^
 $(B)/libplainsong.a: $(LIB_O)
-	ld -r -o $(B)/plainsong-all.o $^
-	objcopy --localize-hidden $(B)/plainsong-all.o
+	ld -r -o $(B)/plainsong-all.o $^ # Apple's makes hidden names local by this alone
+	$(if $(DARWIN),,objcopy --localize-hidden $(B)/plainsong-all.o)
 	rm -f $@; ar rcs $@ $(B)/plainsong-all.o; rm -f $(B)/plainsong-all.o
-SONAME := libplainsong.so.0
-$(B)/libplainsong.so: $(LIB_O)
-	$(CC) -shared -Wl,-soname,$(SONAME) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+$(B)/$(SHARED): $(LIB_O)
+	$(CC) $(SHARED_FLAGS) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 	ln -sf $(@F) $(@D)/$(SONAME)
 $(B)/plainsong: $(CLI_O) $(B)/serve.a $(B)/internal.a
 	$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(SERVE_LIBS) $(LIBS)
 
 $(B)/tests/%: tests/%.c $(B)/serve.a $(B)/internal.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/serve.a $(B)/internal.a -lcmocka $(SERVE_LIBS) $(LIBS)
+	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) $(LDFLAGS) -MMD -MP -o $@ $< $(B)/serve.a $(B)/internal.a -lcmocka $(SERVE_LIBS) $(LIBS)
 tests: $(TESTS)
 
 # The plug-in: kernels by nvcc, the host's part by cc; the CUDA runtime comes in whole, libcuda is found at run time. Machine code for
@@ -188,19 +204,23 @@ $(B)/bare/list_isas: tests/arm/list_isas.c $(BARE_O)
 	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) $(LDFLAGS) -MMD -MP -o $@ $< $(BARE_O) -lm -pthread
 bare: $(BARE)
 
+# The kernels' text as Apple's compiler gets it: xcrun -sdk macosx metal -c FILE.
+metal-text:
+	sh tools/metal_text.sh > $(or $(FILE),plainsong.metal)
+
 check: all tests
 	@sh test.sh unit
 
 PREFIX ?= /usr/local
-INSTALLED := bin/plainsong lib/libplainsong.a lib/libplainsong.so lib/$(SONAME) lib/libplainsong-cuda.so lib/pkgconfig/plainsong.pc \
+INSTALLED := bin/plainsong lib/libplainsong.a lib/$(SHARED) lib/$(SONAME) lib/libplainsong-cuda.so lib/pkgconfig/plainsong.pc \
 	include/plainsong.h share/man/man1/plainsong.1 share/plainsong/plainsong-tiny-q4_0.gguf
 install: all
 	for dir in bin lib/pkgconfig include share/man/man1 share/plainsong; do install -d "$(DESTDIR)$(PREFIX)/$$dir"; done
 	install -m 755 $(B)/plainsong "$(DESTDIR)$(PREFIX)/bin/"
 	install -m 644 $(B)/libplainsong.a "$(DESTDIR)$(PREFIX)/lib/"
-	install -m 755 $(B)/libplainsong.so "$(DESTDIR)$(PREFIX)/lib/$(SONAME)"
-	ln -sf $(SONAME) "$(DESTDIR)$(PREFIX)/lib/libplainsong.so"
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' plainsong.pc.in > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/plainsong.pc"
+	install -m 755 $(B)/$(SHARED) "$(DESTDIR)$(PREFIX)/lib/$(SONAME)"
+	ln -sf $(SONAME) "$(DESTDIR)$(PREFIX)/lib/$(SHARED)"
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@RPATH@|$(if $(DARWIN),-Wl$(comma)-rpath$(comma)$${libdir})|; s| *$$||' plainsong.pc.in > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/plainsong.pc"
 	if [ -f $(B)/libplainsong-cuda.so ]; then install -m 755 $(B)/libplainsong-cuda.so "$(DESTDIR)$(PREFIX)/lib/"; fi
 	install -m 644 include/plainsong.h "$(DESTDIR)$(PREFIX)/include/"
 	install -m 644 docs/plainsong.1 "$(DESTDIR)$(PREFIX)/share/man/man1/"
@@ -214,5 +234,5 @@ bench-peer: all
 clean:
 	rm -rf build
 
-.PHONY: all tests cuda h200-kit bare check install uninstall bench-peer clean
+.PHONY: all objects tests metal-text cuda h200-kit bare check install uninstall bench-peer clean
 -include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d) $(BARE:=.d) $(B)/cuda/cuda_plugin.d $(B)/launches.d

@@ -74,6 +74,8 @@ release_programs() {
         echo "page sh tests/serve/page.sh build/release/plainsong"
         echo "cli sh tests/cli/run.sh build/release/plainsong"
         echo "house sh tests/house.sh"
+        echo "macos-compile sh tests/macos/compile.sh"
+        echo "macos-packaging sh tests/macos/packaging.sh"
         echo "api sh tests/api.sh build/release"
     fi
     echo "layers sh tools/layers.sh build/release"

@@ -2,7 +2,6 @@
  * allocation from one token to the next. */
 #include "check.h"
 
-#include <malloc.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -88,13 +88,13 @@ install_with_apt() { # run|test
     return 1
 }
 
-# Not tried: written from Homebrew's names, on no Mac. The command line tools bring cc, make and python3.
+# Not tried: written from Homebrew's names, on no Mac. The command line tools bring cc, make and python3; the Makefile asks
+# brew itself where headers and libraries are.
 install_on_macos() { # run|test
     command -v brew >/dev/null || { echo "needs Homebrew (brew.sh), then: brew install jansson pcre2 utf8proc libmicrohttpd" >&2; return 1; }
-    brew=$(brew --prefix)
-    CFLAGS="$CFLAGS -I$brew/include"
-    LDFLAGS="${LDFLAGS:-} -L$brew/lib"
-    export CFLAGS LDFLAGS
+    command -v make >/dev/null && xcode-select -p >/dev/null 2>&1 ||
+        { echo "needs Apple's command line tools: xcode-select --install" >&2; return 1; }
+    CFLAGS="$CFLAGS -I$(brew --prefix)/include" # for needs_header; not exported
     formulas=
     needs_header jansson.h || formulas="$formulas jansson"
     needs_header pcre2.h '#define PCRE2_CODE_UNIT_WIDTH 8' || formulas="$formulas pcre2"

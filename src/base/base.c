@@ -7,7 +7,10 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { HUGE_PAGE = 2 << 20 };
+enum {
+    HUGE_PAGE = 2 << 20,
+    PAGE = 64 << 10 /* a multiple of every system's: 4 KiB on x86-64, 16 on Macs, 4, 16 or 64 on Linux for Arm */
+};
 
 int err_set(struct err *err, const char *fmt, ...)
 {
@@ -59,7 +62,7 @@ void *mem_alloc(u64 bytes)
     if (bytes > SIZE_MAX - HUGE_PAGE)
         return NULL;
     /* Map one huge page more and give back both ends, so that the region starts on a huge page. */
-    u64 size = round_up_u64(bytes, 4096);
+    u64 size = round_up_u64(bytes, PAGE);
     u8 *p = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
@@ -81,7 +84,7 @@ void mem_free(void *p, u64 bytes)
     if (bytes < HUGE_PAGE)
         free(p);
     else
-        munmap(p, round_up_u64(bytes, 4096));
+        munmap(p, round_up_u64(bytes, PAGE));
 }
 
 void *mem_array(u64 n, u64 item_bytes)

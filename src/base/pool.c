@@ -7,7 +7,12 @@
 #include "base/pool.h"
 
 #include <pthread.h>
+#if defined(__APPLE__)
+#include <pthread/qos.h>
+#include <sys/sysctl.h>
+#elif defined(__linux__)
 #include <sched.h>
+#endif
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,6 +94,7 @@ static void *worker_main(void *arg)
     struct worker *w = arg;
     struct pool *p = w->pool;
     u32 seen = 0;
+    pool_hurry();
     for (;;) {
         u32 state = atomic_load(&p->state); /* before quit: pool_close writes them the other way round, so that a
                                              * worker that misses the one waits for a change yet to come */
@@ -154,6 +160,23 @@ u32 pool_threads(const struct pool *p)
     return p->n_threads;
 }
 
+#if defined(__APPLE__)
+/* By Apple's documentation, on no Mac tried. The efficiency cores are left out: a step would wait for its slowest thread. */
+u32 pool_cores(void)
+{
+    int n = 0;
+    size_t bytes = sizeof n;
+    if (sysctlbyname("hw.perflevel0.physicalcpu", &n, &bytes, NULL, 0) || n < 1) /* not on Apple's chips: one kind of core */
+        n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : (u32)n;
+}
+
+/* The scheduler has no affinity; a thread of this class is run on performance cores whenever one is free. */
+void pool_hurry(void)
+{
+    pthread_set_qos_class_self_np(QOS_CLASS_USER_INTERACTIVE, 0);
+}
+#else
 /* Cores of a cgroup v2 or v1 quota; 0 when there is none. */
 static u32 quota_cores(void)
 {
@@ -188,6 +211,11 @@ u32 pool_cores(void)
     u32 quota = quota_cores();
     return quota && quota < cores ? quota : cores;
 }
+
+void pool_hurry(void)
+{
+}
+#endif
 
 int pool_open(struct pool **out, u32 n_threads, struct err *err)
 {

@@ -19,7 +19,11 @@ u32 pool_threads(const struct pool *p);
 /* Runs every task once and returns when all are done. */
 void pool_run(struct pool *p, u32 n_tasks, pool_fn *fn, void *arg);
 
-/* Cores this process may use (affinity and cgroup quota counted), at least 1. */
+/* Cores this process may use (affinity and cgroup quota counted; on a Mac the performance cores), at least 1. */
 u32 pool_cores(void);
+
+/* The calling thread computes and others wait for it: on a Mac it is run on performance cores. The team's own threads
+ * say so themselves; the thread that calls pool_run for good says it once. */
+void pool_hurry(void);
 
 #endif

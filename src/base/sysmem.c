@@ -1,15 +1,14 @@
-/* Linux: MemAvailable and the limits of the cgroups this process is in (v2 and v1). macOS: free, inactive and purgeable
- * pages (not tried). */
+/* Linux: MemAvailable and the limits of the cgroups this process is in (v2 and v1). macOS: sysmem_macos.c. Elsewhere
+ * nothing is known. */
 #include "base/sysmem.h"
 
+#if !defined(__APPLE__)
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #if defined(__linux__)
 #include <dirent.h>
-#include <unistd.h>
-#elif defined(__APPLE__)
-#include <mach/mach.h>
 #endif
 
 #if defined(__linux__)
@@ -40,7 +39,8 @@ static long long meminfo_available(void)
     return kib < 0 ? -1 : kib * 1024;
 }
 
-/* Both versions of cgroups: the files of a group, and the line of memory.stat that counts clean and dirty pages of files. */
+/* Both versions of cgroups: the files of a group, and the line of memory.stat that counts clean and dirty pages of
+ * files. */
 static const struct version {
     const char *folder, *max, *used, *inactive, *active;
 } V2 = {"", "memory.max", "memory.current", "inactive_file", "active_file"},
@@ -52,8 +52,8 @@ static long long group_number(const char *group, const char *file)
     return snprintf(path, sizeof path, "%s/%s", group, file) < (int)sizeof path ? number_in(path) : -1;
 }
 
-/* Pages of files that a group holds. They count as used but are given up when memory is asked for: a model file that was
- * read once would else fill a group for good. */
+/* Pages of files that a group holds. They count as used but are given up when memory is asked for: a model file that
+ * was read once would else fill a group for good. */
 static u64 group_files(const char *group, const struct version *v)
 {
     char path[640], line[128], name[64];
@@ -154,23 +154,12 @@ u32 sysmem_others(u32 *pid, u64 *bytes)
     closedir(dir);
     return found;
 }
-#elif defined(__APPLE__)
-u64 sysmem_available(void)
-{
-    vm_statistics64_data_t vm;
-    mach_msg_type_number_t n = HOST_VM_INFO64_COUNT;
-    if (host_statistics64(mach_host_self(), HOST_VM_INFO64, (host_info64_t)&vm, &n) != KERN_SUCCESS)
-        return 0;
-    return ((u64)vm.free_count + vm.inactive_count + vm.purgeable_count) * vm_kernel_page_size;
-}
 #else
 u64 sysmem_available(void)
 {
     return 0;
 }
-#endif
 
-#if !defined(__linux__)
 u64 sysmem_grouped(const char *root, const char *self, u64 avail)
 {
     (void)root;
@@ -197,3 +186,4 @@ u64 sysmem_resident(void)
     fclose(f);
     return pages * (u64)sysconf(_SC_PAGESIZE);
 }
+#endif

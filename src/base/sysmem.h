@@ -8,15 +8,16 @@
 /* Bytes; 0 when the system does not tell. */
 u64 sysmem_available(void);
 
-/* The least of avail and what the memory cgroups named in the file `self` (as /proc/self/cgroup) still leave, their files
- * under `root` (as /sys/fs/cgroup). Pages of files count as free. avail 0: not known. sysmem_available calls it. */
+/* The least of avail and what the memory cgroups named in the file `self` (as /proc/self/cgroup) still leave, their
+ * files under `root` (as /sys/fs/cgroup). Pages of files count as free. avail 0: not known. sysmem_available calls it. */
 u64 sysmem_grouped(const char *root, const char *self, u64 avail);
 
-/* Other running processes of this program (by the name of the executable), seen by this user. Returns how many, and of the largest its
- * process id and resident bytes. 0 where the system does not tell. */
+/* Other running processes of this program (by the name of the executable), seen by this user. Returns how many, and of
+ * the largest its process id and resident bytes. 0 where the system does not tell. */
 u32 sysmem_others(u32 *pid, u64 *bytes);
 
-/* Bytes of this process that are in memory now; 0 when the system does not tell. */
+/* Bytes of this process that are in memory now (on macOS its footprint, compressed pages and GPU buffers with it); 0
+ * when the system does not tell. */
 u64 sysmem_resident(void);
 
 #endif

@@ -29,7 +29,12 @@ void pages_ask(const struct gguf_tensor *t, u64 from, u64 to)
 void pages_forget(const struct gguf_tensor *t, u64 from, u64 to, bool scarce)
 {
     advise(t, from, to, false, MADV_DONTNEED); /* a private read-only mapping: it can be read again */
-#ifdef POSIX_FADV_DONTNEED
+#if defined(__APPLE__) /* there MADV_DONTNEED only puts pages first in line, and posix_fadvise is missing */
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)t->data + from + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)t->data + to) / page * page;
+    if (scarce && t->fd >= 0 && end > begin)
+        msync((void *)begin, end - begin, MS_INVALIDATE);
+#elif defined(POSIX_FADV_DONTNEED)
     if (scarce && t->fd >= 0)
         posix_fadvise(t->fd, (off_t)(t->offset + from), (off_t)(to - from), POSIX_FADV_DONTNEED);
 #else

@@ -3,6 +3,8 @@
  * tokens. A stream is cancelled, timed out or failed between two steps, and only that stream. */
 #include "engine/engine.h"
 
+#include "base/pool.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -390,6 +392,7 @@ static void run_step(struct ps_engine *e, struct ps_stream *only, double *since)
 void *sched_main(void *engine)
 {
     struct ps_engine *e = engine;
+    pool_hurry();
     pthread_mutex_lock(&e->lock);
     double since = time_now();
     while (!e->quit) {

@@ -157,6 +157,17 @@ static int make_temp(struct ggufwrite *w, struct err *err)
     return -1;
 }
 
+/* Until the bytes are where no loss of power takes them. macOS: fsync leaves them in the disk's own cache, and
+ * F_FULLFSYNC is not known to every kind of disk. */
+static int sync_file(int fd)
+{
+#ifdef F_FULLFSYNC
+    if (fcntl(fd, F_FULLFSYNC) == 0)
+        return 0;
+#endif
+    return fsync(fd);
+}
+
 /* The rename itself must reach the disk too. A folder that cannot be synced is no failure: the data
  * is. */
 static void sync_folder(const char *path)
@@ -167,7 +178,7 @@ static void sync_folder(const char *path)
         slash[slash == folder ? 1 : 0] = 0;
     int fd = folder ? open(slash ? folder : ".", O_RDONLY | O_CLOEXEC) : -1;
     if (fd >= 0) {
-        fsync(fd);
+        sync_file(fd);
         close(fd);
     }
     free(folder);
@@ -221,7 +232,7 @@ int ggufwrite_data(struct ggufwrite *w, const void *bytes, u64 n, struct err *er
 int ggufwrite_commit(struct ggufwrite *w, struct err *err)
 {
     assert(w->tensor == w->from->n_tensors);
-    if (fflush(w->file) || fsync(fileno(w->file)))
+    if (fflush(w->file) || sync_file(fileno(w->file)))
         return failed(w, "write", err);
     FILE *file = w->file;
     w->file = NULL;

@@ -54,7 +54,7 @@ struct template
     /* ---- Bytes with a deadline
      * ------------------------------------------------------------------------------- */
 
-#ifndef MSG_NOSIGNAL /* macOS says it per socket, see no_sigpipe */
+#ifndef MSG_NOSIGNAL /* macOS says it per socket, see socket_pair */
 #define MSG_NOSIGNAL 0
 #endif
 
@@ -238,7 +238,11 @@ static int worker_spawn(struct template *t, const char *python, struct err *err)
     sigaddset(&set,
               SIGINT); /* Ctrl-C is for us; worker.py ignores it, this covers Python's start */
     posix_spawnattr_setsigmask(&attr, &set);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    short flags = POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK;
+#ifdef POSIX_SPAWN_CLOEXEC_DEFAULT /* macOS: a socket made by another thread may not be marked yet */
+    flags |= POSIX_SPAWN_CLOEXEC_DEFAULT;
+#endif
+    posix_spawnattr_setflags(&attr, flags);
     int rc = posix_spawn(&t->pid, python, &files, &attr, argv, envp);
     posix_spawnattr_destroy(&attr);
     posix_spawn_file_actions_destroy(&files);

@@ -3,12 +3,14 @@
 #include "serve/server.h"
 
 #include <jansson.h>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#elif defined(__APPLE__)
+#include <malloc/malloc.h>
+#endif
 
 enum { INTAKE_MOST = 1024, N_THREADS = 2 };
 
@@ -224,11 +226,12 @@ static void take_in(struct server *s, struct asked *a)
 /* The JSON of a large body is tens of times its bytes in small pieces, which malloc would keep for good. */
 static void give_memory_back(size_t body)
 {
-#ifdef __GLIBC__
-    if (body >= 1 << 20)
-        malloc_trim(0);
-#else
-    (void)body;
+    if (body < 1 << 20)
+        return;
+#if defined(__GLIBC__)
+    malloc_trim(0);
+#elif defined(__APPLE__)
+    malloc_zone_pressure_relief(NULL, 0); /* every zone, as much as it can */
 #endif
 }
 

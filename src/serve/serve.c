@@ -3,6 +3,7 @@
 #include "serve/serve.h"
 #include "serve/server.h"
 #include "serve/notify.h"
+#include "serve/signals.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -141,8 +142,9 @@ static int load(struct server *s, struct err *err)
     return 0;
 }
 
-struct loader {
+struct loader { /* on the heap: its thread may outlive serve_run */
     struct server *server;
+    struct signals *signals;
     pthread_t thread;
     atomic_int done; /* 1: ready; -1: failed, see err */
     struct err err;
@@ -155,7 +157,7 @@ static void *loader_main(void *arg)
     if (rc == 0)
         atomic_store(&l->server->state, SERVER_READY);
     atomic_store(&l->done, rc == 0 ? 1 : -1);
-    kill(getpid(), SIGUSR1); /* wakes the thread that waits for signals */
+    signals_wake(l->signals);
     return NULL;
 }
 
@@ -190,16 +192,15 @@ static void close_server(struct server *s)
     free(s);
 }
 
-/* Waits for running requests, and until clients have their answers; a signal of `set` that ends, ends the wait. */
-static void drain(struct server *s, const sigset_t *set)
+/* Waits for running requests, and until clients have their answers; a signal that ends, ends the wait. */
+static void drain(struct server *s, struct signals *signals)
 {
     double until = time_now() + s->o.drain_s;
     atomic_store(&s->state, SERVER_DRAINING);
     notify_send("STOPPING=1");
     log_event(s->log, "draining", "no new requests; %u in work may go on for %u s", atomic_load(&s->n_jobs), s->o.drain_s);
     while ((atomic_load(&s->n_jobs) || atomic_load(&s->n_ending) || !http_all_sent(s->http)) && time_now() < until) {
-        struct timespec tick = {.tv_nsec = 50 * 1000 * 1000};
-        int sig = sigtimedwait(set, NULL, &tick);
+        int sig = signals_wait(signals, 50);
         if (sig == SIGTERM || sig == SIGINT) {
             log_event(s->log, "stopping", "asked again: %u requests end here", atomic_load(&s->n_jobs));
             return;
@@ -232,15 +233,13 @@ static void watch_device(struct server *s, bool *told)
 }
 
 /* Until the server shall end, or cannot start. 0 or -1. */
-static int wait_for_end(struct server *s, struct loader *l, const sigset_t *set, struct err *err)
+static int wait_for_end(struct server *s, struct loader *l, struct err *err)
 {
     u32 watchdog_ms = notify_watchdog_ms();
     bool told = false, told_broken = false;
     struct health h;
     for (;;) {
-        u32 ms = watchdog_ms ? watchdog_ms / 2 : 1000;
-        struct timespec tick = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
-        int sig = sigtimedwait(set, NULL, &tick);
+        int sig = signals_wait(l->signals, watchdog_ms ? watchdog_ms / 2 : 1000);
         watch_device(s, &told_broken);
         if (sig == SIGTERM || sig == SIGINT)
             return 0;
@@ -285,18 +284,19 @@ done:
 int serve_run(const struct serve_opts *o, struct err *err)
 {
     struct server *s = mem_array(1, sizeof *s);
-    if (!s || !(s->path = strdup(o->model))) { /* a copy: the loader may outlive this function's caller */
+    struct loader *l = mem_array(1, sizeof *l);
+    if (!s || !l || !(s->path = strdup(o->model))) { /* a copy: the loader may outlive this function's caller */
         free(s);
+        free(l);
         return err_set(err, "out of memory");
     }
-    sigset_t set, old;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGUSR1);
-    sigaddset(&set, SIGPIPE); /* a log nobody reads any more: writes fail, serving goes on */
-    pthread_sigmask(SIG_BLOCK, &set, &old); /* threads started from here on inherit it */
+    l->server = s;
+    if (signals_open(&l->signals, err)) { /* first: threads started from here on inherit the mask */
+        free(s->path);
+        free(s);
+        free(l);
+        return -1;
+    }
     s->o = *o;
     s->o.model = s->path;
     fill_defaults(&s->o);
@@ -307,34 +307,35 @@ int serve_run(const struct serve_opts *o, struct err *err)
         s->id_key = s->started ^ (u64)getpid() << 32;
     if (random)
         fclose(random);
-    struct loader l = {.server = s};
     raise_descriptors(s->o.max_connections);
     name_model(s);
     if (log_open(&s->log, s->o.log_json, err) || metrics_open(&s->metrics, err) || keys_open(&s->keys, s->o.api_key_file, err) ||
         listen_now(s, err)) {
         close_server(s);
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        signals_close(l->signals);
+        free(l);
         return -1;
     }
     log_event(s->log, "listening", "%s://%s%s%s:%u", s->o.tls_cert ? "https" : "http", strchr(s->o.host, ':') ? "[" : "", s->o.host,
               strchr(s->o.host, ':') ? "]" : "", http_port(s->http));
     int rc = -1;
-    if (pthread_create(&l.thread, NULL, loader_main, &l)) {
+    if (pthread_create(&l->thread, NULL, loader_main, l)) {
         err_set(err, "cannot start a thread");
     } else {
-        rc = wait_for_end(s, &l, &set, err);
-        if (atomic_load(&l.done) == 0) {
+        rc = wait_for_end(s, l, err);
+        if (atomic_load(&l->done) == 0) {
             /* Asked to end while the weights are read: nothing is in work, and the process is about to end. */
             log_event(s->log, "stopped", "while loading");
             return 0;
         }
-        pthread_join(l.thread, NULL);
+        pthread_join(l->thread, NULL);
         if (rc == 0)
-            drain(s, &set);
+            drain(s, l->signals);
     }
     if (rc == 0)
         log_event(s->log, "stopped", "%u connections end", http_connections(s->http));
     close_server(s);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    signals_close(l->signals);
+    free(l);
     return rc;
 }

@@ -1,0 +1,30 @@
+#pragma once
+int *__error(void);
+#define errno (*__error())
+#define EPERM 1
+#define ENOENT 2
+#define EINTR 4
+#define EIO 5
+#define EBADF 9
+#define ECHILD 10
+#define ENOMEM 12
+#define EACCES 13
+#define EEXIST 17
+#define ENOTDIR 20
+#define EISDIR 21
+#define EINVAL 22
+#define EMFILE 24
+#define EFBIG 27
+#define ENOSPC 28
+#define EPIPE 32
+#define EDOM 33
+#define ERANGE 34
+#define EAGAIN 35
+#define EWOULDBLOCK EAGAIN
+#define EINPROGRESS 36
+#define EADDRINUSE 48
+#define EADDRNOTAVAIL 49
+#define ECONNRESET 54
+#define ENOBUFS 55
+#define ETIMEDOUT 60
+#define ECONNREFUSED 61

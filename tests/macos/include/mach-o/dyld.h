@@ -1,0 +1,3 @@
+#pragma once
+#include <stdint.h>
+int _NSGetExecutablePath(char *, uint32_t *);

@@ -1,0 +1,28 @@
+#pragma once
+#include <stddef.h>
+void *memchr(const void *, int, size_t);
+int memcmp(const void *, const void *, size_t);
+void *memcpy(void *, const void *, size_t);
+void *memmove(void *, const void *, size_t);
+void *memset(void *, int, size_t);
+void *memmem(const void *, size_t, const void *, size_t);
+int memset_s(void *, size_t, int, size_t);
+char *strcat(char *, const char *);
+char *strchr(const char *, int);
+int strcmp(const char *, const char *);
+char *strcpy(char *, const char *);
+size_t strcspn(const char *, const char *);
+char *strdup(const char *);
+char *strndup(const char *, size_t);
+char *strerror(int);
+size_t strlen(const char *);
+size_t strnlen(const char *, size_t);
+int strncmp(const char *, const char *, size_t);
+char *strncat(char *, const char *, size_t);
+char *strncpy(char *, const char *, size_t);
+char *strpbrk(const char *, const char *);
+char *strrchr(const char *, int);
+size_t strspn(const char *, const char *);
+char *strstr(const char *, const char *);
+char *strtok_r(char *, const char *, char **);
+#include <strings.h>

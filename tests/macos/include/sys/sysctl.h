@@ -1,0 +1,3 @@
+#pragma once
+#include <sys/types.h>
+int sysctlbyname(const char *, void *, size_t *, void *, size_t);
