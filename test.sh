@@ -73,6 +73,7 @@ release_programs() {
         done
         echo "page sh tests/serve/page.sh build/release/plainsong"
         echo "cli sh tests/cli/run.sh build/release/plainsong"
+        echo "metal-text sh tests/metal/msl.sh"
         echo "house sh tests/house.sh"
         echo "macos-compile sh tests/macos/compile.sh"
         echo "macos-packaging sh tests/macos/packaging.sh"

@@ -109,7 +109,7 @@ static void three_tiles(struct at at, void *arg, u32 *shm)
             c[k][i] = w->c[at.simd][k][g + i / 2 * 8][2 * t + i % 2];
     tile_u(at, c[0], a, b);
     tile_s(at, c[1], a, b);
-    tile_16(at, c[2], a[0], a[1], b[0]);
+    tile_16(at, c[2], a[0], a[1], b);
     for (u32 k = 0; k < 3; k++)
         for (u32 i = 0; i < 4; i++)
             w->c[at.simd][k][g + i / 2 * 8][2 * t + i % 2] = c[k][i];

@@ -2,7 +2,7 @@
  *
  * Written in the GPU dialect (docs/gpu.md): fp32 + - x / sqrt fma, compare, integer operations and bit casts only, no
  * double, no pointer without an address space, so that CPU kernels, GPU kernels and the engine read this one text.
- * A GPU reader defines EX_FN, EX_BITS, EX_FLOAT, EX_FMA and EX_MULHI before including it. */
+ * A GPU reader defines EX_FN, EX_BITS, EX_FLOAT, EX_FMA and EX_MULHI before including it, and EX_DIV where `/` rounds otherwise. */
 #ifndef PS_EXACT_H
 #define PS_EXACT_H
 
@@ -28,6 +28,10 @@ static inline float EX_FLOAT(u32 u)
     memcpy(&x, &u, 4);
     return x;
 }
+#endif
+
+#ifndef EX_DIV
+#define EX_DIV(a, b) ((a) / (b))
 #endif
 
 #define EX_TINY 9.094947017729282379150390625e-13f /* 2^-40: what enters a sum is 0 or at least this (rule 12) */
@@ -110,7 +114,7 @@ EX_FN float ex_log(float x)
     i32 e = (i32)u >> 23;
     float m = EX_FLOAT((u & 0x7FFFFFu) + 0x3F3504F3u);
     float f = m - 1.0f;
-    float s = f / (2.0f + f), z = s * s;
+    float s = EX_DIV(f, 2.0f + f), z = s * s;
     float p = 0.181818187f; /* 2/11, 2/9, 2/7, 2/5, 2/3 */
     p = EX_FMA(p, z, 0.222222224f);
     p = EX_FMA(p, z, 0.285714298f);

@@ -38,7 +38,7 @@ enum {
 };
 #define POISON 0xFFA00000u /* a signalling NaN, also with small numbers added */
 
-enum word { SHUFFLE, MAX, SUM, BALLOT, TILE_U, TILE_S, TILE_16, SIMD_BARRIER_, END_, GROUP_BARRIER };
+enum word { SHUFFLE, MAX, SUM, BALLOT, TILE_U, TILE_S, TILE_16, SIMD_BARRIER_, PAIRS, END_, GROUP_BARRIER };
 
 /* GROUP_BARRIER carries its text's place: word | file << 4 | line << 12. */
 static u32 barrier_word(u32 file, u32 line)
@@ -64,6 +64,7 @@ struct table {
     _Alignas(64) u32 in[LANES];
     u32 a[16][8], b[8][8];  /* tiles: (row, word of four bytes), (word, column) */
     i32 c[16][8];
+    u32 pairs[LANES][2];
     u32 all;                /* what every lane gets */
 };
 
@@ -155,7 +156,7 @@ static inline void go_on(struct emu_fiber *f, struct emu_fiber *to)
 
 static const char *say(char *buf, size_t n, u32 word)
 {
-    static const char *const WORDS[] = {"a shuffle", "a maximum", "a sum", "a ballot", "tile_u", "tile_s", "tile_16", "a SIMD barrier", "the end"};
+    static const char *const WORDS[] = {"a shuffle", "a maximum", "a sum", "a ballot", "tile_u", "tile_s", "tile_16", "a SIMD barrier", "pairs", "the end"};
     if ((word & 15) == GROUP_BARRIER)
         snprintf(buf, n, "the barrier of file %u line %u", word >> 4 & 255, word >> 12);
     else
@@ -300,6 +301,18 @@ u32 emu_shuffle(struct emu_fiber *f, u32 v, u32 from_lane)
     else
         wait_turn(f);
     return at->in[from_lane & 31];
+}
+
+const u32 (*emu_pairs(struct emu_fiber *f, u32 a, u32 b))[2]
+{
+    struct table *at = &simd_of(f)->tables[simd_of(f)->side];
+    at->pairs[f->lane][0] = a;
+    at->pairs[f->lane][1] = b;
+    if (last_to_arrive(f, PAIRS))
+        end_meeting(f);
+    else
+        wait_turn(f);
+    return (const u32 (*)[2])at->pairs;
 }
 
 u32 emu_max(struct emu_fiber *f, u32 v)

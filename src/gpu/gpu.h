@@ -68,7 +68,9 @@ struct at {
 #define EX_FLOAT(u) __uint_as_float(u)
 #include "base/exact.h"
 
+/* BARRIER_DEV: what the group wrote to device memory is read by other threads of it as well. */
 #define BARRIER(at) __syncthreads()
+#define BARRIER_DEV(at) BARRIER(at)
 #define SIMD_BARRIER(at) __syncwarp()
 
 KFN u32 shuffle_xor(struct at at, u32 v, u32 mask) { return __shfl_xor_sync(~0u, v, mask); }
@@ -188,7 +190,7 @@ KFN void ring_take(struct at at, u32 *ring, u32 slot) { __syncwarp(); }
 #endif
 
 /* c += A . B over 32 (tile_16: 16) elements, exact integers; a and b hold bytes. Lane 4 g + t of a SIMD group holds
- *   a[0], a[1] elements 4t..4t+3 of rows g and g + 8 of A, a[2], a[3] elements 16 + 4t..; b[0], b[1] the same elements of column g of B;
+ *   a[0], a[1] elements 4t..4t+3 of rows g and g + 8 of A, a[2], a[3] elements 16 + 4t..; b: see TILE_COLS;
  *   c[0], c[1] row g, columns 2t and 2t+1; c[2], c[3] row g + 8. tile_u: A unsigned, tile_s: signed; B is signed. */
 KFN void tile_u(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
 {
@@ -218,11 +220,15 @@ KFN void tile_s0(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
 }
-KFN void tile_16(struct at at, THR i32 *c, u32 a0, u32 a1, u32 b0)
+KFN void tile_16(struct at at, THR i32 *c, u32 a0, u32 a1, THR const u32 *b)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b0));
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b[0]));
 }
+
+#elif defined(__METAL_VERSION__)
+
+#include "gpu/gpu_metal.h"
 
 #else /* C, on fibers: the same words as functions of emu.c */
 
@@ -271,9 +277,12 @@ i32 emu_sum(struct emu_fiber *f, i32 v);
 u32 emu_ballot(struct emu_fiber *f, u32 v);
 void emu_tile(struct emu_fiber *f, i32 c[4], const u32 a[4], const u32 b[2], bool a_signed);
 void emu_tile_16(struct emu_fiber *f, i32 c[4], u32 a0, u32 a1, u32 b0);
+/* Two words of every lane, by lanes: there until this lane's next meeting. No word of the dialect: of what runs Metal's text. */
+const u32 (*emu_pairs(struct emu_fiber *f, u32 a, u32 b))[2];
 
 /* KERNEL_FILE: a number that each k_*.h defines for itself before its kernels. */
 #define BARRIER(at) emu_barrier((at).fiber, KERNEL_FILE, __LINE__)
+#define BARRIER_DEV(at) BARRIER(at)
 #define SIMD_BARRIER(at) emu_simd_barrier((at).fiber)
 
 KFN u32 shuffle_xor(struct at at, u32 v, u32 mask) { return emu_shuffle(at.fiber, v, at.lane ^ mask); }
@@ -347,8 +356,17 @@ KFN void tile_s0(struct at at, i32 *c, const u32 *a, const u32 *b)
     c[0] = c[1] = c[2] = c[3] = 0;
     emu_tile(at.fiber, c, a, b, true);
 }
-KFN void tile_16(struct at at, i32 *c, u32 a0, u32 a1, u32 b0) { emu_tile_16(at.fiber, c, a0, a1, b0); }
+KFN void tile_16(struct at at, i32 *c, u32 a0, u32 a1, const u32 *b) { emu_tile_16(at.fiber, c, a0, a1, b[0]); }
 
+#endif
+
+#if !defined(__METAL_VERSION__)
+/* What a lane brings to a tile as B: word w = tile_word(at) and, for 32 elements, word 4 + w of TILE_COLS columns, tile_col(at, i). b[i] is word w of
+ * column i, b[TILE_COLS + i] word 4 + w. Where the tile's columns are four, each twice: of column tile_col_of_four(at), or TILE_COLS times of it. */
+enum { TILE_COLS = 1 };
+KFN u32 tile_col(struct at at, u32 i) { return (at.lane >> 2) + i; }
+KFN u32 tile_word(struct at at) { return at.lane & 3u; }
+KFN u32 tile_col_of_four(struct at at) { return at.lane >> 3; }
 #endif
 
 /* A kernel's buffers, in the order that args.h gives. */

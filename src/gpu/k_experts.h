@@ -155,13 +155,16 @@ KFN void experts_fetch(struct at at, THR const struct experts_shape *s, THR stru
 KFN void experts_columns(struct at at, THR const struct experts_shape *s, THR const struct experts_tile *tile, u32 per, THR struct columns *col,
                          THR struct columns *one)
 {
-    u32 g = at.lane >> 2, t = at.lane & 3u, rest, last = tile->n_pairs - 1u;
+    u32 g = at.lane >> 2, t = at.lane & 3u, word = tile_word(at) * 4u, rest, last = tile->n_pairs - 1u;
     DEV const u32 *pairs = s->pairs + tile->first;
     u32 row = split_u32(pairs[least_u32(g, last)], per, &rest); /* of pair g; the others have theirs from the lane that has that g */
-    col->q = row * STAGE_STRIDE(s->n_pad) + t * 4u;
-    col->s0 = 2u * shuffle_from(at, row, 8u * t);
-    col->s1 = 2u * shuffle_from(at, row, 8u * t + 4u);
-    one->q = shuffle_from(at, row, g / 2u * 4u) * STAGE_STRIDE(s->n_pad) + t * 4u;
+    u32 row0 = shuffle_from(at, row, 8u * t), row1 = shuffle_from(at, row, 8u * t + 4u); /* of columns 2t and 2t + 1 */
+    UNROLL
+    for (u32 i = 0; i < TILE_COLS; i++)
+        col->q[i] = (TILE_COLS == 1u ? row : i ? row1 : row0) * STAGE_STRIDE(s->n_pad) + word;
+    col->s0 = 2u * row0;
+    col->s1 = 2u * row1;
+    one->q[0] = shuffle_from(at, row, tile_col_of_four(at) * 4u) * STAGE_STRIDE(s->n_pad) + word;
     one->s0 = 2u * shuffle_from(at, row, 4u * t);
     one->s1 = 0u;
 }
@@ -425,7 +428,7 @@ KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct
         for (u32 pair = at.simd; pair < n_pairs; pair += GPU_SIMDS) {
             struct columns one; /* all four the same */
             float total[2] = {0.0f, 0.0f};
-            one.q = pair * STAGE_STRIDE(s->n_pad) + (at.lane & 3u) * 4u;
+            one.q[0] = pair * STAGE_STRIDE(s->n_pad) + tile_word(at) * 4u;
             one.s0 = 2u * pair;
             one.s1 = 0u;
             NO_UNROLL

@@ -76,18 +76,22 @@ KFN u32 probe_to_halves(u32 from)
 KFN u32 probe_tile(struct at at, enum gpu_probe p, u32 x, u32 y, u32 z)
 {
     i32 c[4] = {(i32)(x >> 8), (i32)(y >> 8), (i32)(z >> 8), -5};
-    u32 a[4], b[2];
+    u32 a[4], b[2 * TILE_COLS];
     UNROLL
     for (u32 i = 0; i < 4; i++)
         a[i] = probe_mix(x, i);
-    b[0] = probe_mix(y, 4);
-    b[1] = probe_mix(z, 5);
+    UNROLL
+    for (u32 i = 0; i < TILE_COLS; i++) { /* words w and 4 + w of column c are of lane 4 c + w's making */
+        u32 lane = 4u * tile_col(at, i) + tile_word(at);
+        b[i] = probe_mix(shuffle_from(at, y, lane), 4);
+        b[TILE_COLS + i] = probe_mix(shuffle_from(at, z, lane), 5);
+    }
     if (p == PROBE_TILE_U)
         tile_u(at, c, a, b);
     else if (p == PROBE_TILE_S)
         tile_s(at, c, a, b);
     else
-        tile_16(at, c, a[0], a[1], b[0]);
+        tile_16(at, c, a[0], a[1], b);
     return (u32)c[0] + 3u * (u32)c[1] + 5u * (u32)c[2] + 7u * (u32)c[3];
 }
 

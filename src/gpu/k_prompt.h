@@ -200,10 +200,14 @@ KFN void prompt_score(struct at at, THR float *acc, SHM const u32 *stage, SHM co
 KFN void prompt_score_q8(struct at at, THR float *acc, SHM const u32 *stage, SHM const float *scale, SHM const u32 *q, SHM const float *q_scale,
                          const u32 n, const u32 tiles)
 {
-    u32 g = at.lane / 4, t = at.lane % 4, b[2];
+    u32 g = at.lane / 4, t = at.lane % 4, w = tile_word(at), b[2 * TILE_COLS];
     float d0 = 2 * t < n ? q_scale[2 * t] : 0.0f, d1 = 2 * t + 1 < n ? q_scale[2 * t + 1] : 0.0f;
-    b[0] = g < n ? q[t * n + g] : 0;
-    b[1] = g < n ? q[(4 + t) * n + g] : 0;
+    UNROLL
+    for (u32 i = 0; i < TILE_COLS; i++) {
+        u32 col = tile_col(at, i);
+        b[i] = col < n ? q[w * n + col] : 0;
+        b[TILE_COLS + i] = col < n ? q[(4 + w) * n + col] : 0;
+    }
     UNROLL
     for (u32 i = 0; i < tiles; i++) {
         u32 lo = 16 * i + g, a[4] = {stage[4 * lo + t], stage[4 * (lo + 8) + t], stage[4 * (GPU_CHUNK + lo) + t], stage[4 * (GPU_CHUNK + lo + 8) + t]};

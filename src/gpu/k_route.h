@@ -765,7 +765,7 @@ KFN void k_route_group(struct at at, CON const struct route_args *a, struct bufs
             if (n <= 32u && at.lane < a->n_used)
                 shm[row * a->n_used + at.lane] = found[0];
         }
-        BARRIER(at);
+        BARRIER_DEV(at); /* the ids */
         group_all(at, a, &l, n, n <= 32u && at.lane < n ? shm[at.lane] : 0u, shm);
     }
 }

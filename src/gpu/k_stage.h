@@ -231,10 +231,21 @@ KFN float signed_byte_value(u32 word, const u32 i)
     return (float)((i32)(word << (24u - 8u * i)) >> 24);
 }
 
-/* Where a lane finds its columns in the staged rows, for each 8 of them: q of column g, scale and sum of columns 2t and 2t + 1. */
+/* Where a lane finds its columns in the staged rows, for each 8 of them: its words of those that it brings to the tile (TILE_COLS), scale and
+ * sum of columns 2t and 2t + 1. */
 struct columns {
-    u32 q, s0, s1;
+    u32 q[TILE_COLS], s0, s1;
 };
+
+/* B of a tile, block 2 two + k, out of a lane's words of both blocks. */
+KFN void columns_b(THR const w4 *both, const u32 k, THR u32 *b)
+{
+    UNROLL
+    for (u32 i = 0; i < TILE_COLS; i++) {
+        b[i] = k ? both[i].z : both[i].x;
+        b[TILE_COLS + i] = k ? both[i].w : both[i].y;
+    }
+}
 
 /* A tile's two sums of one output become one: with the super-block's scale and minimum, where there are such. */
 KFN float tile_end(const u32 type, WGT const u32 *w, u32 row, float p, float low)
@@ -265,12 +276,15 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w,
     NO_UNROLL
     for (u32 two = 0; two < 4u; two++) {
         struct tile_pair t;
-        w4 both[8];
+        w4 both[8 * TILE_COLS];
         tile_words(type, w, at.lane >> 2, two, at.lane & 3u, t.a);
         tile_scales(at, type, w, two, &t);
         UNROLL
-        for (u32 j = 0; j < n8; j++)
-            both[j] = load16(q + col[j].q + two * 16u);
+        for (u32 j = 0; j < n8; j++) {
+            UNROLL
+            for (u32 i = 0; i < TILE_COLS; i++)
+                both[TILE_COLS * j + i] = load16(q + col[j].q[i] + two * 16u);
+        }
         UNROLL
         for (u32 k = 0; k < 2u; k++) {
             float dw0, dw1, mw0 = 0.0f, mw1 = 0.0f, dh0 = 0.0f, dh1 = 0.0f;
@@ -294,7 +308,8 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w,
             }
             UNROLL
             for (u32 j = 0; j < n8; j++) {
-                u32 bb[2] = {k ? both[j].z : both[j].x, k ? both[j].w : both[j].y};
+                u32 bb[2 * TILE_COLS];
+                columns_b(both + TILE_COLS * j, k, bb);
                 SHM const u32 *sc = s + 2u * n_cols * (2u * two + k);
                 w2 c0 = load8(sc + col[j].s0), c1 = load8(sc + col[j].s1);
                 float dx0 = EX_FLOAT(c0.x), dx1 = EX_FLOAT(c1.x);
@@ -307,8 +322,8 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w,
                 c[3] = c[1];
                 if (type == GT_Q6_K) {
                     i32 h[4] = {MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS};
-                    tile_16(at, c, t.a[k][0], t.a[k][1], bb[0]);
-                    tile_16(at, h, t.a[k][2], t.a[k][3], bb[1]);
+                    tile_16(at, c, t.a[k][0], t.a[k][1], bb);
+                    tile_16(at, h, t.a[k][2], t.a[k][3], bb + TILE_COLS);
                     UNROLL
                     for (u32 i = 0; i < 4u; i++) { /* exact: at most 16,646,144 < 2^24 */
                         f[i] = (i < 2u ? dw0 : dw1) * (EX_FLOAT((u32)c[i]) - EX_MAGIC);
@@ -351,29 +366,33 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w,
 }
 
 /* The sums of a tile for at most four columns: column n of the matrix tile is column n / 2 of the four, so that a lane has to do with one: v[0] row g,
- * column t, v[1] row g + 8. col.q: where column g / 2 is, col.s0: the scale and sum of column t. Two thirds of the work of tile_sums. */
+ * column t, v[1] row g + 8. col.q[0]: where column tile_col_of_four is, col.s0: the scale and sum of column t. Two thirds of the work of tile_sums. */
 KFN void tile_sums_4(struct at at, const u32 type, WGT const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg, THR const struct columns *col,
                      THR float *v)
 {
     float p[2] = {0.0f, 0.0f}, low[2] = {0.0f, 0.0f};
-    SHM const u32 *q = stage + seg * 64u + col->q;
+    SHM const u32 *q = stage + seg * 64u + col->q[0];
     SHM const u32 *s = stage + n_cols * STAGE_STRIDE(n_pad) + seg * 16u * n_cols + col->s0;
     NO_UNROLL
     for (u32 two = 0; two < 4u; two++) {
         struct tile_pair t;
         tile_words(type, w, at.lane >> 2, two, at.lane & 3u, t.a);
         tile_scales(at, type, w, two, &t);
-        w4 both = load16(q + two * 16u);
+        w4 both[TILE_COLS];
+        UNROLL
+        for (u32 i = 0; i < TILE_COLS; i++)
+            both[i] = load16(q + two * 16u);
         UNROLL
         for (u32 k = 0; k < 2u; k++) {
-            u32 bb[2] = {k ? both.z : both.x, k ? both.w : both.y};
+            u32 bb[2 * TILE_COLS];
+            columns_b(both, k, bb);
             w2 sc = load8(s + 2u * n_cols * (2u * two + k));
             float dx = EX_FLOAT(sc.x), sum = dx * (float)(i32)sc.y;
             i32 c[4], h[4], init = MAGIC_BITS - TYPE_OFFSET(type) * (i32)sc.y;
             if (type == GT_Q6_K) {
                 c[0] = c[1] = c[2] = c[3] = h[0] = h[1] = h[2] = h[3] = 0;
-                tile_16(at, c, t.a[k][0], t.a[k][1], bb[0]);
-                tile_16(at, h, t.a[k][2], t.a[k][3], bb[1]);
+                tile_16(at, c, t.a[k][0], t.a[k][1], bb);
+                tile_16(at, h, t.a[k][2], t.a[k][3], bb + TILE_COLS);
             } else if (type == GT_Q8_0) {
                 tile_s0(at, c, t.a[k], bb);
             } else {
@@ -405,7 +424,7 @@ KFN void tile_sums_4(struct at at, const u32 type, WGT const u32 *w, SHM const u
 /* A lane's column of the four when column n of the tile is staged column n. */
 KFN void column_in_order(struct at at, u32 n_pad, THR struct columns *col)
 {
-    col->q = (at.lane >> 3) * STAGE_STRIDE(n_pad) + (at.lane & 3u) * 4u;
+    col->q[0] = tile_col_of_four(at) * STAGE_STRIDE(n_pad) + tile_word(at) * 4u;
     col->s0 = 2u * (at.lane & 3u);
     col->s1 = 0u;
 }
@@ -415,7 +434,9 @@ KFN void columns_in_order(struct at at, const u32 n8, u32 n_pad, THR struct colu
 {
     UNROLL
     for (u32 j = 0; j < n8; j++) {
-        col[j].q = (8u * j + (at.lane >> 2)) * STAGE_STRIDE(n_pad) + (at.lane & 3u) * 4u;
+        UNROLL
+        for (u32 i = 0; i < TILE_COLS; i++)
+            col[j].q[i] = (8u * j + tile_col(at, i)) * STAGE_STRIDE(n_pad) + tile_word(at) * 4u;
         col[j].s0 = 2u * (8u * j + 2u * (at.lane & 3u));
         col[j].s1 = col[j].s0 + 2u;
     }
