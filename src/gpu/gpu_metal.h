@@ -177,6 +177,11 @@ KFN void tile_any(struct at at, const bool a_signed, const u32 words, THR i32 *c
 
 KFN void tile_u(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b) { tile_any(at, false, 2, c, a, b); }
 KFN void tile_s(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b) { tile_any(at, true, 2, c, a, b); }
+KFN void tile_u_from(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b, THR const i32 *from)
+{
+    c[0] = from[0], c[1] = from[1], c[2] = from[2], c[3] = from[3];
+    tile_u(at, c, a, b);
+}
 KFN void tile_u0(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
 {
     c[0] = c[1] = c[2] = c[3] = 0;

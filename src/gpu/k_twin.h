@@ -80,7 +80,7 @@ KFN void twin_fetch(struct at at, THR const struct twin *s, THR struct twin_walk
 }
 
 /* Where the next two tiles are for the arithmetic; they are there. */
-KFN void twin_take(struct at at, const u32 type, THR const struct twin_walk *f, SHM u32 *own, u32 slot, THR WGT const u32 **w)
+KFN void twin_take(struct at at, const u32 type, THR const struct twin_walk *f, SHM u32 *own, u32 slot, WGT const u32 *THR *w)
 {
 #if PS_METAL
     (void)at, (void)type, (void)own, (void)slot;
@@ -112,8 +112,8 @@ KFN void twin_add(const u32 type, const u32 k, u32 d, u32 m, i32 c, i32 h, float
 }
 
 /* total += the sums of two tiles, w[0] and w[1]. n: outputs of a lane in each: 2 (row g, row g + 8 of column t), or 4 (row g of two columns, row
- * g + 8 of both). q: integers of the lane's column of the matrix tile; s0, s1: scales and sums of its columns. */
-KFN void twin_sums(struct at at, const u32 type, const u32 n, THR WGT const u32 *const *w, SHM const u32 *q, SHM const u32 *s0, SHM const u32 *s1, THR float *total)
+ * g + 8 of both). q: integers of the columns that the lane brings to the matrix tile (TILE_COLS), from its word on; s0, s1: scales and sums of its columns. */
+KFN void twin_sums(struct at at, const u32 type, const u32 n, WGT const u32 *THR const *w, SHM const u32 *THR const *q, SHM const u32 *s0, SHM const u32 *s1, THR float *total)
 {
     float p[8], low[8];
     UNROLL
@@ -122,7 +122,10 @@ KFN void twin_sums(struct at at, const u32 type, const u32 n, THR WGT const u32 
     UNROLL
     for (u32 two = 0; two < 4u; two++) {
         struct tile_pair t[2];
-        w4 both = load16(q + two * 16u);
+        w4 both[TILE_COLS];
+        UNROLL
+        for (u32 i = 0; i < TILE_COLS; i++)
+            both[i] = load16(q[i] + two * 16u);
         UNROLL
         for (u32 m = 0; m < 2u; m++) {
             tile_words(type, w[m], at.lane >> 2, two, at.lane & 3u, t[m].a);
@@ -130,7 +133,8 @@ KFN void twin_sums(struct at at, const u32 type, const u32 n, THR WGT const u32 
         }
         UNROLL
         for (u32 k = 0; k < 2u; k++) {
-            u32 b[2] = {k ? both.z : both.x, k ? both.w : both.y};
+            u32 b[2 * TILE_COLS];
+            columns_b(both, k, b);
             w2 c0 = load8(s0 + 2u * TWIN_COLS * (2u * two + k)), c1 = n == 2u ? c0 : load8(s1 + 2u * TWIN_COLS * (2u * two + k));
             float dx0 = EX_FLOAT(c0.x), dx1 = EX_FLOAT(c1.x);
             i32 from[4];
@@ -143,8 +147,8 @@ KFN void twin_sums(struct at at, const u32 type, const u32 n, THR WGT const u32 
                 for (u32 i = 0; i < 4u; i++)
                     c[i] = h[i] = MAGIC_BITS;
                 if (type == GT_Q6_K) {
-                    tile_16(at, c, t[m].a[k][0], t[m].a[k][1], b[0]);
-                    tile_16(at, h, t[m].a[k][2], t[m].a[k][3], b[1]);
+                    tile_16(at, c, t[m].a[k][0], t[m].a[k][1], b);
+                    tile_16(at, h, t[m].a[k][2], t[m].a[k][3], b + TILE_COLS);
                 } else if (type == GT_Q8_0) {
                     tile_s(at, c, t[m].a[k], b);
                 } else if (n == 4u || !TYPE_OFFSET(type)) {
@@ -176,8 +180,13 @@ KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR 
                   SHM const u32 *stage, THR struct twin_walk *f, THR u32 *slot)
 {
     u32 g = at.lane >> 2, l = at.lane & 3u, last = t->n_pairs - 1u, step = 16u * TWIN_COLS;
-    u32 col = base + least_u32(n == 2u ? g / 2u : g, last), c0 = n == 2u ? l : 2u * l, c1 = c0 + 1u;
-    SHM const u32 *q = stage + col * STAGE_STRIDE(s->n_pad) + l * 4u;
+    u32 c0 = n == 2u ? l : 2u * l, c1 = c0 + 1u;
+    SHM const u32 *q[TILE_COLS];
+    UNROLL
+    for (u32 i = 0; i < TILE_COLS; i++) {
+        u32 col = base + least_u32(n == 2u ? tile_col_of_four(at) : tile_col(at, i), last);
+        q[i] = stage + col * STAGE_STRIDE(s->n_pad) + tile_word(at) * 4u;
+    }
     SHM const u32 *scales = stage + TWIN_COLS * STAGE_STRIDE(s->n_pad);
     SHM const u32 *s0 = scales + 2u * (base + least_u32(c0, last)), *s1 = scales + 2u * (base + least_u32(c1, last));
     float total[8];
@@ -192,7 +201,9 @@ KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR 
         SIMD_BARRIER(at);
         twin_fetch(at, s, f, own, *slot);
         *slot ^= 1u;
-        q += 64;
+        UNROLL
+        for (u32 i = 0; i < TILE_COLS; i++)
+            q[i] += 64;
         s0 += step;
         s1 += step;
     }

@@ -45,6 +45,7 @@ lacks() { # FILE PATTERN
 }
 # A pointer without an address space before its type: Metal has no such thing.
 pointers_have_spaces() { # FILE
+    grep -nE '(DEV|CON|SHM|THR|WGT)  *(DEV|CON|SHM|THR|WGT) ' "$1" && return 1 # two for one pointer: device T *thread *p is right
     types='(void|u8|i8|u16|i16|u32|i32|u64|float|w2|w4|half2|float2|struct [a-z_0-9]+)'
     ! sed -E "s/(DEV|CON|SHM|THR|WGT) (const )?$types (const )?[*&]/good/g" "$1" | grep -nE "(^|[^A-Za-z_0-9])$types (const )?\*"
 }
