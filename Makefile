@@ -44,7 +44,8 @@ endif
 
 # The CUDA backend is a plug-in of its own.
 CUDA_C := src/device/cuda_plugin.c
-LIB_C := $(filter-out $(CUDA_C),$(wildcard src/base/*.c src/model/*.c src/plan/*.c src/kernel/*.c src/gpu/*.c src/device/*.c src/engine/*.c))
+METAL_C := src/device/dev_metal.c $(wildcard src/device/metal_*.c)
+LIB_C := $(filter-out $(CUDA_C) $(if $(METAL),,$(METAL_C)),$(wildcard src/base/*.c src/model/*.c src/plan/*.c src/kernel/*.c src/gpu/*.c src/device/*.c src/engine/*.c))
 CLI_C := $(wildcard src/cli/*.c)
 SERVE_C := $(wildcard src/serve/*.c)
 LIB_O := $(LIB_C:src/%.c=$(B)/%.o)
@@ -125,6 +126,15 @@ $(B)/gen/page_html.h: web/index.html
 	{ echo 'static const char page_html[] = {'; od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g'; echo '0};'; } > $@
 $(B)/serve/pages.o: $(B)/gen/page_html.h
 
+# And the kernels' text for Apple's compiler.
+METAL_TEXT := tools/metal_text.sh src/base/exact.h $(wildcard src/gpu/*.h)
+$(B)/gen/kernels.metal: $(METAL_TEXT)
+	@mkdir -p $(@D)
+	sh tools/metal_text.sh > $@
+$(B)/gen/metal_text.h: $(B)/gen/kernels.metal
+	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
+$(B)/device/metal_text.o: $(B)/gen/metal_text.h
+
 # What the program and the tests link: every symbol. What others link shows plainsong.h's symbols only.
 $(B)/internal.a: $(LIB_O)
 	rm -f $@; ar rcs $@ $^
@@ -146,6 +156,19 @@ $(B)/tests/%: tests/%.c $(B)/serve.a $(B)/internal.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) $(LDFLAGS) -MMD -MP -o $@ $< $(B)/serve.a $(B)/internal.a -lcmocka $(SERVE_LIBS) $(LIBS)
 tests: $(TESTS)
+
+# Tests of kernels that run that text on the emulator's fibers (tests/metal/msl_run.cc), by clang++: in a METAL build. The shim's keyword would be
+# put into the attribute of that name.
+MSL_TESTS := $(addprefix $(B)/msl/test_gpu_,products rows attend router selftest golden)
+MSL_FLAGS := -std=c++14 -D__METAL_VERSION__=300 -isystem tests/metal/shim -fno-exceptions -fno-rtti -fno-threadsafe-statics -ffp-contract=off -fno-math-errno \
+	-Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-unknown-attributes -Wno-unused-parameter -Wno-unused-function -Wno-pass-failed
+$(B)/msl/run.o: tests/metal/msl_run.cc $(B)/gen/kernels.metal $(wildcard tests/metal/shim/*) Makefile
+	@mkdir -p $(@D)
+	sed 's/ \[\[threadgroup(0)\]\]//' $(B)/gen/kernels.metal > $(B)/gen/kernels.cc
+	clang++ $(MSL_FLAGS) -O1 -g1 -fPIC -DMSL_TEXT='"$(B)/gen/kernels.cc"' -I. -c $< -o $@
+$(B)/msl/%: tests/%.c $(B)/msl/run.o $(B)/internal.a
+	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/msl/run.o $(B)/internal.a -lcmocka $(LIBS)
+msl: $(MSL_TESTS)
 
 # The plug-in: kernels by nvcc, the host's part by cc; the CUDA runtime comes in whole, libcuda is found at run time. Machine code for
 # Hopper (`make cuda CUDA_GENERIC=`: for it alone); for every other GPU from compute capability 8.0 on the driver translates PTX.
@@ -234,5 +257,5 @@ bench-peer: all
 clean:
 	rm -rf build
 
-.PHONY: all objects tests metal-text cuda h200-kit bare check install uninstall bench-peer clean
--include $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d) $(BARE:=.d) $(B)/cuda/cuda_plugin.d $(B)/launches.d
+.PHONY: all objects tests msl metal-text cuda h200-kit bare check install uninstall bench-peer clean
+-include $(MSL_TESTS:=.d) $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d) $(BARE:=.d) $(B)/cuda/cuda_plugin.d $(B)/launches.d
