@@ -8,6 +8,7 @@
 #     hash      2 layers: the logits' hashes of CPU and GPU are equal, decode at 1 to 64 streams, prompts in chunks, f16 and q8_0
 #     bench     48 layers, 128 tokens after 128, 1 to 64 streams; bench-k: q4_k_m
 #     prompt    prompts of 512, 2048 and 8192     long   decode at 1 and 8 streams after 2048, 8192 and 32768, f16 and q8_0; 128 streams
+#     clock     a step's kernels, each one's time in the step and the gaps between, at 1, 8, 16 and 64 streams
 #     modes     48 layers at 1 and 8 streams in each mode        kernels   bench/kernels.cu, built there by nvcc
 #     sanitize  compute-sanitizer on plainsong-tiny               ncu      counters of a step's kernels at 1 stream
 #   MODE=... (PLAINSONG_CUDA_MODE) for bench, prompt, long and hash; DIR: where files go; LIMIT: seconds a step may take
@@ -185,6 +186,17 @@ step_modes() {
     PLAINSONG_CUDA_MODE=${MODE:-graph}
 }
 
+# Where a step's time goes: the table of the program that ran the most steps is the decode's.
+step_clock() {
+    find_files
+    for n in ${STREAMS:-1 8 16 64}; do
+        PLAINSONG_CUDA_MODE=${MODE:-graph},clock
+        bench "clock-$n" 90 -m "$(file q4_0-48)" --device cuda --streams "$n" --prompt 128 --gen 32 --ctx 256 && table "$logs/clock-$n.json"
+        sed 's/^/    /' "$logs/clock-$n.json.err" | grep -v '^ *$' | tail -n 60
+    done
+    PLAINSONG_CUDA_MODE=${MODE:-graph}
+}
+
 step_kernels() {
     holds "kernels built" 300 kernels-nvcc.log nvcc -gencode arch=compute_90a,code=sm_90a -fmad=false -O3 -Isrc -o build/kernels bench/kernels.cu
     limited 120 build/kernels 2>&1 | tee "$logs/kernels.log"
@@ -228,7 +240,7 @@ for (i, name), m in sorted(rows.items()):
 [ -x "$program" ] || { echo "no $program: make h200-kit" >&2; exit 1; }
 for step in "$@"; do
     case $step in
-    check | verify | files | hash | bench | prompt | long | modes | kernels | sanitize | ncu) begin_s=$(date +%s); "step_$step" ;;
+    check | verify | files | hash | bench | prompt | long | clock | modes | kernels | sanitize | ncu) begin_s=$(date +%s); "step_$step" ;;
     files-k | bench-k) begin_s=$(date +%s); "step_${step%-k}_k" ;;
     *) echo "no such step: $step" >&2; exit 2 ;;
     esac

@@ -26,9 +26,17 @@ KFN void in_turn(void)
 #endif
 }
 
+/* Nanoseconds, of all SMs alike. */
+KFN u64 clock_now(void)
+{
+    u64 t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
 #define X(name, type)                                                                                                       \
     static __global__ void __launch_bounds__(GPU_THREADS, PART_OF(GK_##name) == 1 ? 1 : 2)                                 \
-        e_##name(const __grid_constant__ union gpu_args args, const __grid_constant__ struct bufs bufs)                    \
+        e_##name(const __grid_constant__ union gpu_args args, const __grid_constant__ struct bufs bufs, u64 *clock)        \
     {                                                                                                                       \
         if (PART_OF(GK_##name) != CUDA_PART)                                                                                \
             return;                                                                                                         \
@@ -38,7 +46,14 @@ KFN void in_turn(void)
         if (GPU_HAS_RING(GK_##name))                                                                                        \
             ring_open(at, shm);                                                                                             \
         in_turn();                                                                                                          \
+        if (clock && at.id == 0u)                                                                                           \
+            clock[2u * at.group] = clock_now();                                                                             \
         k_##name(at, &args.type##_, bufs, shm);                                                                             \
+        if (clock) {                                                                                                        \
+            __syncthreads();                                                                                                \
+            if (at.id == 0u)                                                                                                \
+                clock[2u * at.group + 1u] = clock_now();                                                                    \
+        }                                                                                                                   \
     }
 GPU_KERNELS(X)
 #undef X

@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* void kernel(union gpu_args args, struct bufs bufs): any number of groups, GPU_THREADS threads each. cuda_entry.cu is compiled for each
- * part: NULL for a kernel of another. */
+/* void kernel(union gpu_args args, struct bufs bufs, u64 *clock): any number of groups, GPU_THREADS threads each. clock: NULL, or where each
+ * group leaves its begin and its end, in nanoseconds. cuda_entry.cu is compiled for each part: NULL for a kernel of another. */
 enum { CUDA_PARTS = 6 };
 const void *cuda_entry_0(enum gpu_kernel kernel);
 const void *cuda_entry_1(enum gpu_kernel kernel);
@@ -26,7 +26,8 @@ const void *cuda_entry_5(enum gpu_kernel kernel);
 const void *cuda_walk_entry(void);
 #define CUDA_WALKS(kernel)                                                                                       \
     ((kernel) != GK_prompt && (kernel) != GK_product_2 && (kernel) != GK_product_many && \
-     (kernel) != GK_experts_in_2 && (kernel) != GK_experts_out_2 && (kernel) != GK_experts_in_many && (kernel) != GK_experts_out_many)
+     (kernel) != GK_experts_in_2 && (kernel) != GK_experts_out_2 && (kernel) != GK_experts_in_many && (kernel) != GK_experts_out_many && \
+     (kernel) != GK_experts_in_twin && (kernel) != GK_experts_out_twin)
 
 enum { CUDA_WALK_AHEAD = 3 };
 

@@ -7,6 +7,7 @@
  *   plain  launches one by one; always so for programs prepared one_by_one
  * behind a comma: pdl   kernels may be placed before the one before them has ended (graph, plain)
  *                 ahead the walk fetches a launch's weights into L2 while the one before it ends
+ *                 clock a table of each program's launches in its last step goes to stderr when it is discarded (graph, plain): for measuring
  * All work of a backend goes to one stream, so everything is in order. After a device error CUDA answers every call with it: calls
  * fail at once, and what cannot be freed any more is left to the process's end. */
 #include "base/base.h"
@@ -42,6 +43,9 @@ struct program {
     cudaGraphExec_t exec; /* NULL: launched singly */
     struct cuda_walk *walk; /* in device memory */
     u32 walk_groups, walk_shm;
+    u64 *clock; /* with CLOCK: in device memory, begin and end of each group, clock_groups of them a launch */
+    u32 clock_groups;
+    bool ran;
 };
 
 struct pinned { /* host memory the device reads and writes */
@@ -52,7 +56,7 @@ struct pinned { /* host memory the device reads and writes */
 struct cuda {
     int index;
     enum mode mode;
-    bool pdl, ahead;
+    bool pdl, ahead, clock;
     u32 n_sms, shm_bytes;
     cudaStream_t stream;
     struct pinned stage[STAGES];
@@ -157,8 +161,10 @@ static int read_mode(struct cuda *c, struct err *err)
             c->pdl = true;
         else if (n == 5 && !memcmp(s, "ahead", n))
             c->ahead = true;
+        else if (n == 5 && !memcmp(s, "clock", n))
+            c->clock = true;
         else
-            return err_set(err, "PLAINSONG_CUDA_MODE: \"%s\"; expected graph, walk or plain, and pdl or ahead, with commas between",
+            return err_set(err, "PLAINSONG_CUDA_MODE: \"%s\"; expected graph, walk or plain, and pdl, ahead or clock, with commas between",
                            err_quote(text, sizeof text, s, n));
         s += n + (s[n] == ',');
     }
@@ -248,10 +254,65 @@ static int cuda_open(void **self, u32 index, const struct device_opts *opts, str
     return 0;
 }
 
+/* Of the program's last step: for each kernel how often it stands there, microseconds from its first group's begin to its last one's end, and from the end
+ * of the launch before to its begin. */
+static void print_clock(const struct program *p)
+{
+    u64 words = 2 * (u64)p->n * p->clock_groups, before = 0, first = 0;
+    u64 *at = mem_alloc(words * sizeof *at);
+    u32 times[GK_COUNT] = {0};
+    double busy[GK_COUNT] = {0}, gap[GK_COUNT] = {0};
+    if (!at || cudaMemcpy(at, p->clock, words * sizeof *at, cudaMemcpyDeviceToHost) != cudaSuccess) {
+        mem_free(at, words * sizeof *at);
+        return;
+    }
+    for (u32 i = 0; i < p->n; i++) {
+        const u64 *g = at + 2 * (u64)i * p->clock_groups;
+        u64 begin = g[0], end = g[1];
+        for (u32 k = 0; k < p->list[i].n_groups; k++) {
+            begin = min_u64(begin, g[2 * k]);
+            end = g[2 * k + 1] > end ? g[2 * k + 1] : end;
+        }
+        enum gpu_kernel kernel = p->list[i].kernel;
+        times[kernel]++;
+        busy[kernel] += 1e-3 * (double)(end - begin);
+        gap[kernel] += before ? 1e-3 * ((double)begin - (double)before) : 0;
+        before = end;
+        first = i ? first : begin;
+    }
+    static const char *const NAMES[GK_COUNT] = {
+#define X(name, args) #name,
+        GPU_KERNELS(X)
+#undef X
+    };
+    fprintf(stderr, "a step of %u launches, %.1f us from the first one's begin to the last one's end\n", p->n, 1e-3 * (double)(before - first));
+    fprintf(stderr, "  %-18s %8s %12s %12s %10s\n", "kernel", "launches", "us a launch", "us before it", "us in all");
+    for (u32 k = 0; k < GK_COUNT; k++)
+        if (times[k])
+            fprintf(stderr, "  %-18s %8u %12.2f %12.2f %10.1f\n", NAMES[k], times[k], busy[k] / times[k], gap[k] / times[k], busy[k] + gap[k]);
+    mem_free(at, words * sizeof *at);
+}
+
+static int make_clock(struct program *p, struct err *err)
+{
+    void *at = NULL;
+    for (u32 i = 0; i < p->n; i++)
+        p->clock_groups = p->list[i].n_groups > p->clock_groups ? p->list[i].n_groups : p->clock_groups;
+    if (check(cudaMalloc(&at, 2 * (u64)p->n * p->clock_groups * sizeof *p->clock), "cudaMalloc", err))
+        return -1;
+    p->clock = at;
+    return 0;
+}
+
 static void program_free(struct cuda *c, struct program *p)
 {
     if (!p)
         return;
+    if (p->clock && !c->lost) {
+        if (p->ran && !p->walk)
+            print_clock(p);
+        cudaFree(p->clock);
+    }
     if (p->exec && !c->lost)
         cudaGraphExecDestroy(p->exec);
     if (p->walk && !c->lost)
@@ -387,11 +448,14 @@ static struct bufs buffers(const struct gpu_launch *l)
     return b;
 }
 
-static int launch(struct cuda *c, const struct gpu_launch *l, bool first, struct err *err)
+/* Launch i of p. */
+static int launch(struct cuda *c, const struct program *p, u32 i, struct err *err)
 {
+    const struct gpu_launch *l = &p->list[i];
     union gpu_args args = l->args;
     struct bufs b = buffers(l);
-    void *params[] = {&args, &b};
+    u64 *clock = p->clock ? p->clock + 2 * (u64)i * p->clock_groups : NULL;
+    void *params[] = {&args, &b, &clock};
     cudaLaunchAttribute early = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
                                  .val.programmaticStreamSerializationAllowed = 1};
     cudaLaunchConfig_t config = {.gridDim = {l->n_groups, 1, 1},
@@ -399,7 +463,7 @@ static int launch(struct cuda *c, const struct gpu_launch *l, bool first, struct
                                  .dynamicSmemBytes = l->shm_bytes,
                                  .stream = c->stream,
                                  .attrs = &early,
-                                 .numAttrs = c->pdl && !first};
+                                 .numAttrs = c->pdl && i > 0};
     return check(cudaLaunchKernelExC(&config, cuda_entry(l->kernel), params), "launch", err);
 }
 
@@ -424,7 +488,7 @@ static int launch_all(struct cuda *c, const struct program *p, struct err *err)
     if (p->walk)
         return launch_walk(c, p, err);
     for (u32 i = 0; i < p->n; i++)
-        if (launch(c, &p->list[i], i == 0, err))
+        if (launch(c, p, i, err))
             return -1;
     return 0;
 }
@@ -533,6 +597,8 @@ static int cuda_prepare(void *self, const struct gpu_launch *list, u32 n, bool o
         goto fail;
     }
     memcpy(p->list, list, n * sizeof *list);
+    if (c->clock && make_clock(p, err))
+        goto fail;
     if (!p->one_by_one && ((walks(c, p) && make_walk(c, p, err)) || make_graph(c, p, err)))
         goto fail;
     p->next = c->programs;
@@ -571,6 +637,7 @@ static int run(struct cuda *c, struct program *p, void *to, u64 n_bytes, const v
 {
     if (n_bytes && check(cudaMemcpyAsync(to, c->in.at, n_bytes, cudaMemcpyHostToDevice, c->stream), "copy to the GPU", err))
         return -1;
+    p->ran = true;
     if (p->exec ? check(cudaGraphLaunch(p->exec, c->stream), "cudaGraphLaunch", err) : launch_all(c, p, err))
         return -1;
     return n_out ? check(cudaMemcpyAsync(c->out.at, out_from, n_out, cudaMemcpyDeviceToHost, c->stream), "copy from the GPU", err) : 0;
