@@ -155,6 +155,36 @@ static void rows_are_gated(void **state)
 
 /* ---- experts joined ---- */
 
+/* Rows of x, joined, through the norm that follows. */
+static void norm_joined(const struct combine_args *c, const struct area *x, u32 rows, struct bufs b)
+{
+    u32 n = c->n, h_stride = GPU_STRIDE(n) + 4 * check_below(3);
+    bool write_h = check_below(2), write_act = !write_h || check_below(2);
+    struct area w = area_of(n), h = area_of((u64)rows * h_stride), act = area_of((u64)rows * GPU_ACT_BYTES(n) / 4);
+    float *y = mem_array((u64)rows * h_stride + 1, sizeof *y), eps = check_below(2) ? 1e-6f : 0.0f;
+    area_floats(&w, 0, n, check_plain);
+    for (u32 r = 0; r < rows; r++) {
+        float *row = y + (u64)r * h_stride;
+        kernels_scalar.rmsnorm(row, floats(x->want + (u64)r * c->x_stride), floats(w.got), n, eps);
+        if (write_h)
+            memcpy(h.want + (u64)r * h_stride, row, n * sizeof *row);
+    }
+    if (write_act && n % 32 == 0)
+        act_rows(act.want, y, n, h_stride, rows);
+    union gpu_args a = {.combine_norm_ = {.combine = *c, .norm = {.n = n, .h_stride = h_stride, .write_h = write_h, .write_act = write_act, .eps = eps}}};
+    b.p[6] = w.got;
+    b.p[7] = h.got;
+    b.p[8] = act.got;
+    launch(GK_combine_norm, &a, b, GPU_SHM_NORM(n));
+    area_same("x of combine_norm", x);
+    area_same("h of combine_norm", &h);
+    area_same("act of combine_norm", &act);
+    free(y);
+    area_free(&w);
+    area_free(&h);
+    area_free(&act);
+}
+
 static void combine_of(u32 n)
 {
     u32 rows = check_below(7), which = check_below(2), n_used = 1 + check_below(check_below(3) ? 9 : 64), w_at = check_below(9);
@@ -182,8 +212,13 @@ static void combine_of(u32 n)
     }
     union gpu_args a = {.combine_ = {.which = which, .n = n, .n_used = n_used, .w_at = w_at, .y_stride = y_stride, .x_stride = stride,
                                      .shared = shared, .shared_stride = shared_stride, .shared_w_stride = w_stride}};
-    launch(GK_combine, &a, (struct bufs){{in.got, y.got, lists.got, s.got, sw.got, x.got}}, GPU_SHM_NONE);
-    area_same("combine", &x);
+    struct bufs b = {{in.got, y.got, lists.got, s.got, sw.got, x.got}};
+    if (check_below(2)) {
+        norm_joined(&a.combine_, &x, rows, b);
+    } else {
+        launch(GK_combine, &a, b, GPU_SHM_NONE);
+        area_same("combine", &x);
+    }
     area_free(&in);
     area_free(&y);
     area_free(&lists);
@@ -196,7 +231,7 @@ static void experts_are_joined(void **state)
 {
     (void)state;
     check_seed(4);
-    for (u32 rep = 0; rep < 120; rep++)
+    for (u32 rep = 0; rep < 240; rep++)
         combine_of(any_length());
 }
 

@@ -10,6 +10,8 @@
  *   65-128    "             "                            tiles of 16 pairs             "
  *   more      product_many  "                            beyond 256: _many, of 32      "
  *
+ * Where experts are joined by a launch of its own the norm that follows is in it (combine_norm).
+ *
  * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up. */
 #include "device/gpu_host.h"
 
@@ -25,6 +27,7 @@ struct lower {
     u32 table, rows;            /* it works on, and the most rows there */
     const struct plan_op *norm; /* left to the next product, or NULL */
     bool norm_act;              /* which then writes the act rows too */
+    const struct plan_op *done; /* a norm that the launches before it did, or NULL */
     bool fused_out;             /* experts: a pair by itself, joined by experts_out */
     struct err *err;
     bool failed;
@@ -139,11 +142,20 @@ static bool one_launch(const struct lower *l, const struct plan_op *op)
 }
 
 /* Few rows: the norm is repeated by every group of the product that comes next, unless later products need the floats. */
-static void lower_norm(struct lower *l)
+/* Whether a norm is left to the product that reads its rows: that one's launch then does it. */
+static bool left_to_product(const struct lower *l, struct readers *r)
 {
     const struct plan_op *next = &l->op[1];
-    struct readers r = readers(l, l->op->out);
-    if (l->rows <= ALONE && !l->c->plain && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r.later_floats) {
+    *r = readers(l, l->op->out);
+    return l->rows <= ALONE && !l->c->plain && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r->later_floats;
+}
+
+static void lower_norm(struct lower *l)
+{
+    struct readers r;
+    if (l->done == l->op)
+        return;
+    if (left_to_product(l, &r)) {
         l->norm = l->op;
         l->norm_act = r.n > 1;
         return;
@@ -558,6 +570,32 @@ static void lower_experts_out(struct lower *l)
     pairs_product(l, 0, &act, &out, 1);
 }
 
+/* Where a norm follows that needs a launch, one does both: its arguments besides. */
+static void norm_besides(struct lower *l, struct gpu_launch *k)
+{
+    struct lower next = *l;
+    struct readers r;
+    next.op = &l->op[1];
+    next.index++;
+    if (l->c->plain || next.op->kind != OP_NORM || next.op->in != BUF_X || next.op->last != l->op->last || left_to_product(&next, &r))
+        return;
+    struct gpu_buf h = buf(&next, next.op->out);
+    struct combine_args combine = k->args.combine_;
+    r = readers(&next, next.op->out);
+    k->kernel = GK_combine_norm;
+    k->args.combine_norm_ = (struct combine_norm_args){
+        .combine = combine,
+        .norm = {.which = l->table, .n = combine.n, .x_stride = combine.x_stride, .h_stride = h.stride, .has_norm = 1, .write_h = r.floats,
+                 .write_act = r.acts, .ranks = 1, .eps = l->g->dev.plan->hp.eps}};
+    k->n_groups = at_most(l, l->rows);
+    k->bufs[6] = weight(l, next.op->norm);
+    if (r.floats)
+        k->bufs[7] = h.x;
+    if (r.acts)
+        k->bufs[8] = h.act;
+    l->done = next.op;
+}
+
 static void lower_combine(struct lower *l)
 {
     if (l->fused_out)
@@ -574,6 +612,7 @@ static void lower_combine(struct lower *l)
         k->bufs[4] = shared_w.x;
     }
     k->bufs[5] = x.x;
+    norm_besides(l, k);
     ready(l, k);
 }
 

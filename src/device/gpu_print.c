@@ -27,6 +27,10 @@ static const char *source(const struct gpu_launch *k)
         return k->args.router_.source == SRC_NORM ? "norm within" : "";
     case GK_norm:
         return k->args.norm_.has_norm ? k->args.norm_.write_act ? "norm, rule 1" : "norm" : "rule 1";
+    case GK_combine_norm:
+        return k->args.combine_norm_.norm.write_act ? "norm, rule 1" : "norm";
+    case GK_experts_out_twin:
+        return k->args.experts_out_.source == SRC_FLOAT ? "rule 1 within" : "";
     case GK_experts_out_1:
         return k->args.experts_out_.fused ? "rule 1 within, experts joined" : "";
     default:

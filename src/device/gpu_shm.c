@@ -34,6 +34,8 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     switch (kernel) {
     case GK_norm:
         return args->norm_.has_norm ? GPU_SHM_NORM(args->norm_.n) : GPU_SHM_NONE;
+    case GK_combine_norm:
+        return GPU_SHM_NORM(args->combine_norm_.norm.n);
     case GK_product_1:
         return GPU_SHM_PRODUCT(8u, args->product_.n_in);
     case GK_product_2:

@@ -153,6 +153,13 @@ struct combine_args {
     u32 shared, shared_stride, shared_w_stride;
 };
 
+/* Both, of whole rows: the norm of the x that comes out. 0-5 as combine_args, 6 norm weights, 7 h out, 8 act out. Of `norm` n, h_stride, eps, write_h and
+ * write_act are read. */
+struct combine_norm_args {
+    struct combine_args combine;
+    struct norm_args norm;
+};
+
 /* gate = silu(gate) * up, and rule 1 of it. 0 inputs, 1 gate: rows, in place, 2 up, 3 act out */
 struct swiglu_args {
     u32 which;
@@ -193,6 +200,7 @@ union gpu_args {
     struct experts_in_args experts_in_;
     struct experts_out_args experts_out_;
     struct combine_args combine_;
+    struct combine_norm_args combine_norm_;
     struct swiglu_args swiglu_;
     struct keep_args keep_;
     struct pick_args pick_;
@@ -207,6 +215,7 @@ union gpu_args {
     X(norm, norm)                                                                                                \
     X(swiglu, swiglu)                                                                                            \
     X(combine, combine)                                                                                          \
+    X(combine_norm, combine_norm)                                                                                \
     X(keep, keep)                                                                                                \
     X(route, route)             /* k_route.h: top-k; a row a SIMD group */                                       \
     X(group, route)             /* the lists; one group works */                                                 \

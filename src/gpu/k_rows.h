@@ -185,19 +185,69 @@ KFN void norm_put(struct at at, CON const struct norm_args *a, struct bufs b, u3
     }
 }
 
+/* A row of n floats in shared memory, a group's: normalised and put. `weights` apart from b, so that combine_norm can have them elsewhere. The caller's
+ * threads wrote four elements each from 4 * id on, 1024 apart. */
+KFN void norm_row(struct at at, CON const struct norm_args *a, struct bufs b, DEV const float *weights, u32 row, SHM float *here)
+{
+    u32 n = a->n, whole = (n + 31u) & ~31u;
+    bool act = a->write_act && n % 32u == 0; /* else there are no whole blocks, and no product that wants them */
+    u32 end = act ? GPU_PAD(n) : n;
+    BARRIER(at);
+    if (at.simd == 0) {
+        float s = 0.0f;
+        u32 i = at.lane;
+        for (; i + 480u < n; i += 512u) {
+            float v[16];
+            UNROLL
+            for (u32 k = 0; k < 16u; k++)
+                v[k] = here[i + 32u * k];
+            UNROLL
+            for (u32 k = 0; k < 16u; k++) {
+                float f = ex_flush(v[k]);
+                s = EX_FMA(f, f, s);
+            }
+        }
+        for (; i < n; i += 32u) {
+            float f = ex_flush(here[i]);
+            s = EX_FMA(f, f, s);
+        }
+        s = simd_tree(at, s);
+        if (at.lane == 0)
+            here[whole] = div_rn(1.0f, sqrt_rn(div_rn(s, (float)(i32)n) + a->eps));
+    }
+    BARRIER(at);
+    float r = here[whole];
+    for (u32 i0 = at.simd * 128u; i0 < end; i0 += GPU_SIMDS * 128u) {
+        u32 i = i0 + 4u * at.lane;
+        float v[4], w[4];
+        row_get(w, weights, i, n);
+        UNROLL
+        for (u32 k = 0; k < 4; k++)
+            v[k] = ex_flush((i + k < n ? here[i + k] : 0.0f) * r * w[k]);
+        norm_put(at, a, b, row, i, v, act);
+    } /* a thread has read what it wrote itself, so it may put its next row there */
+}
+
+/* Four elements of a row into shared memory. */
+KFN void norm_here(SHM float *here, u32 i, u32 n, THR const float *v)
+{
+    UNROLL
+    for (u32 k = 0; k < 4; k++)
+        if (i + k < n)
+            here[i + k] = v[k];
+}
+
 /* Rows without a norm: pieces of 128 elements, each by a SIMD group. With one: a row by a group; it goes to shared memory (a float for each element, then
  * the row's scale), the first SIMD group sums it up, all normalise it. */
 KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
-    DEV const float *weights = (DEV const float *)b.p[2];
     SHM float *here = (SHM float *)shm;
-    u32 rows = in[IN_ROWS + a->which] * a->ranks, n = a->n, whole = (n + 31u) & ~31u;
-    bool act = a->write_act && n % 32u == 0; /* else there are no whole blocks, and no product that wants them */
-    u32 end = act ? GPU_PAD(n) : n;
+    u32 rows = in[IN_ROWS + a->which] * a->ranks, n = a->n;
+    bool act = a->write_act && n % 32u == 0;
     if (!a->has_norm) {
         struct walk w;
-        for (walk_start(at, (end + 127u) / 128u, &w); w.row < rows; walk_on(&w)) {
+        for (walk_start(at, ((act ? GPU_PAD(n) : n) + 127u) / 128u, &w); w.row < rows; walk_on(&w)) {
             u32 i = walk_at(at, &w);
             float v[4];
             row_get(v, (DEV const float *)b.p[1] + (u64)w.row * a->x_stride, i, n);
@@ -210,45 +260,9 @@ KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM 
         for (u32 i = 4u * at.id; i < n; i += 4u * GPU_THREADS) {
             float v[4];
             row_get(v, x, i, n);
-            UNROLL
-            for (u32 k = 0; k < 4; k++)
-                if (i + k < n)
-                    here[i + k] = v[k];
+            norm_here(here, i, n, v);
         }
-        BARRIER(at);
-        if (at.simd == 0) {
-            float s = 0.0f;
-            u32 i = at.lane;
-            for (; i + 480u < n; i += 512u) {
-                float v[16];
-                UNROLL
-                for (u32 k = 0; k < 16u; k++)
-                    v[k] = here[i + 32u * k];
-                UNROLL
-                for (u32 k = 0; k < 16u; k++) {
-                    float f = ex_flush(v[k]);
-                    s = EX_FMA(f, f, s);
-                }
-            }
-            for (; i < n; i += 32u) {
-                float f = ex_flush(here[i]);
-                s = EX_FMA(f, f, s);
-            }
-            s = simd_tree(at, s);
-            if (at.lane == 0)
-                here[whole] = div_rn(1.0f, sqrt_rn(div_rn(s, (float)(i32)n) + a->eps));
-        }
-        BARRIER(at);
-        float r = here[whole];
-        for (u32 i0 = at.simd * 128u; i0 < end; i0 += GPU_SIMDS * 128u) {
-            u32 i = i0 + 4u * at.lane;
-            float v[4], w[4];
-            row_get(w, weights, i, n);
-            UNROLL
-            for (u32 k = 0; k < 4; k++)
-                v[k] = ex_flush((i + k < n ? here[i + k] : 0.0f) * r * w[k]);
-            norm_put(at, a, b, row, i, v, act);
-        } /* a thread has read what it wrote itself, so it may put its next row there */
+        norm_row(at, a, b, (DEV const float *)b.p[2], row, here);
     }
 }
 
@@ -304,31 +318,58 @@ KFN void combine_ranks(THR float *acc, DEV const float *y, DEV const float *w, u
     }
 }
 
+/* Four elements of a row of x from i on, with its experts added; x is written. */
+KFN void combine_put(CON const struct combine_args *a, struct bufs b, u32 row, u32 i, THR float *v)
+{
+    DEV const float *lists = (DEV const float *)b.p[2];
+    DEV float *x = (DEV float *)b.p[5] + (u64)row * a->x_stride;
+    u32 n = a->n, pair = row * a->n_used;
+    float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f}, shared[4], g = 0.0f;
+    row_get(v, x, i, n); /* all loads first: they wait together */
+    if (a->shared) {
+        g = ((DEV const float *)b.p[4])[(u64)row * a->shared_w_stride];
+        row_get(shared, (DEV const float *)b.p[3] + (u64)row * a->shared_stride, i, n);
+    }
+    combine_ranks(acc, (DEV const float *)b.p[1] + (u64)pair * a->y_stride, lists + a->w_at + pair, a->n_used, a->y_stride, i, n);
+    if (a->shared)
+        combine_one(acc, ex_flush(sigmoid(g)), shared);
+    UNROLL
+    for (u32 k = 0; k < 4; k++)
+        v[k] = v[k] + acc[k];
+    row_put(x, i, n, v);
+}
+
 KFN void k_combine(struct at at, CON const struct combine_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
-    DEV const float *lists = (DEV const float *)b.p[2];
     u32 rows = in[IN_ROWS + a->which], n = a->n;
     struct walk w;
     (void)shm;
     for (walk_start(at, (n + 127u) / 128u, &w); w.row < rows; walk_on(&w)) {
-        u32 i = walk_at(at, &w), pair = w.row * a->n_used;
-        DEV float *x = (DEV float *)b.p[5] + (u64)w.row * a->x_stride;
-        float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f}, v[4], shared[4], g = 0.0f;
-        if (i >= n)
-            continue;
-        row_get(v, x, i, n); /* all loads first: they wait together */
-        if (a->shared) {
-            g = ((DEV const float *)b.p[4])[(u64)w.row * a->shared_w_stride];
-            row_get(shared, (DEV const float *)b.p[3] + (u64)w.row * a->shared_stride, i, n);
+        u32 i = walk_at(at, &w);
+        float v[4];
+        if (i < n)
+            combine_put(a, b, w.row, i, v);
+    }
+}
+
+/* The same, and the norm that follows, a row a group. */
+KFN void k_combine_norm(struct at at, CON const struct combine_norm_args *a, struct bufs b, SHM u32 *shm)
+{
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
+    DEV const float *weights = (DEV const float *)b.p[6];
+    SHM float *here = (SHM float *)shm;
+    struct bufs to = b; /* h and act stand where k_norm has them */
+    u32 rows = in[IN_ROWS + a->combine.which], n = a->combine.n;
+    to.p[3] = b.p[7];
+    to.p[4] = b.p[8];
+    for (u32 row = at.group; row < rows; row += at.n_groups) {
+        for (u32 i = 4u * at.id; i < n; i += 4u * GPU_THREADS) {
+            float v[4];
+            combine_put(&a->combine, b, row, i, v);
+            norm_here(here, i, n, v);
         }
-        combine_ranks(acc, (DEV const float *)b.p[1] + (u64)pair * a->y_stride, lists + a->w_at + pair, a->n_used, a->y_stride, i, n);
-        if (a->shared)
-            combine_one(acc, ex_flush(sigmoid(g)), shared);
-        UNROLL
-        for (u32 k = 0; k < 4; k++)
-            v[k] = v[k] + acc[k];
-        row_put(x, i, n, v);
+        norm_row(at, &a->norm, to, weights, row, here);
     }
 }
 
