@@ -1,6 +1,6 @@
 /* store, attend, join and prompt on the emulator against the CPU's reference by memcmp: its kernels over its own layout of keys and
  * values, the same positions put into both arenas. */
-#include "check_kernel.h"
+#include "gpu_act.h"
 
 #include "gpu/emu.h"
 #include "gpu/layout.h"
@@ -331,6 +331,23 @@ static void check_att(const char *what, const struct step *s, const struct arena
         }
 }
 
+/* Act rows of what is wanted against those that the kernels left. */
+static void check_acts(const struct step *s, const struct arena *a, const u32 *acts, u32 heads, u32 n_groups)
+{
+    u32 n = s->n_heads * a->s.d_head, words = GPU_ACT_BYTES(n) / 4;
+    u32 *want = mem_array((u64)s->n_rows * words, sizeof *want);
+    assert_non_null(want);
+    act_rows(want, s->want, n, s->att_stride, s->n_rows);
+    for (u32 r = 0; r < s->n_rows; r++) {
+        bool same = !memcmp(want + (u64)r * words, acts + (u64)r * words, words * sizeof *want);
+        if (!same && !without[0])
+            fail_msg("act rows: d_head %u n_kv %u share %u q8 %u heads %u groups %u: row %u (position %u)", a->s.d_head, a->s.n_kv, a->s.share,
+                     a->s.q8, heads, n_groups, r, s->rows[r].pos);
+        differs |= !same;
+    }
+    free(want);
+}
+
 static void attend_step(struct step *s, const struct arena *a, u32 heads, u32 n_groups, u64 seed)
 {
     u32 which = (u32)seed % 2, n_parts;
@@ -342,10 +359,18 @@ static void attend_step(struct step *s, const struct arena *a, u32 heads, u32 n_
     float *parts = mem_array(n_parts, 4);
     memset(parts, 0xFF, (u64)n_parts * 4);
     memset(s->att, POISON, (u64)s->n_rows * s->att_stride * 4);
-    struct bufs b = {{s->in, s->q, a->gpu, parts, s->att}};
+    u32 width = s->n_heads * a->s.d_head;
+    u32 *acts = malloc((u64)s->n_rows * GPU_ACT_BYTES(width));
+    assert_non_null(acts);
+    memset(acts, POISON, (u64)s->n_rows * GPU_ACT_BYTES(width));
+    args.attend_.write_act = a->s.d_head % 32 == 0 && width % 256 == 0;
+    struct bufs b = {{s->in, s->q, a->gpu, parts, s->att, acts}};
     emulate(GK_attend, &args, &b, n_groups, GPU_SHM_ATTEND(heads, a->s.d_head), seed);
     emulate(GK_join, &args, &b, 1 + n_groups % 4, GPU_SHM_NONE, seed);
     check_att("attend", s, a, heads, n_groups);
+    if (args.attend_.write_act)
+        check_acts(s, a, acts, heads, n_groups);
+    free(acts);
     free(parts);
 }
 

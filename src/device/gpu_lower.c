@@ -1,15 +1,17 @@
 /* The plan as launches of GPU kernels, for one class of steps. What is fused, and which kernel does an operation, depends on the class
  * alone, and never shows in a result:
  *
- *   rows      products      norm                         experts                       attention's result
- *   1         product_1     in the product that reads    a pair by itself; the output  rule 1 in the product
+ *   rows      products      norm                         experts
+ *   1         product_1     in the product that reads    a pair by itself; the output
  *                           h, when all who read it can  joins them
- *   2, -4     "             a launch                     "                             rule 1 in a launch
- *   5-8       "             "                            tiles of 8 pairs              "
- *   9-64      product_2     "                            two weight tiles at a time    "
- *   65-128    "             "                            tiles of 16 pairs             "
- *   more      product_many  "                            beyond 256: _many, of 32      "
+ *   2, -4     "             a launch                     "
+ *   5-8       "             "                            tiles of 8 pairs
+ *   9-64      product_2     "                            two weight tiles at a time
+ *   65-128    "             "                            tiles of 16 pairs
+ *   more      product_many  "                            beyond 256: _many, of 32
  *
+ * Rule 1 of attention's result is in attention's launches, where single rows are all there is and heads are whole blocks; else in the product at
+ * one row, in a launch at more.
  * Where experts are joined by a launch of its own the norm that follows is in it (combine_norm).
  *
  * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up. */
@@ -211,12 +213,19 @@ static enum gpu_kernel product_kernel(const struct lower *l, const union gpu_arg
     return HIGH[i];
 }
 
+/* Whether attention's launches write act rows of their result: single rows only, whose heads are whole blocks. */
+static bool attend_acts(const struct lower *l)
+{
+    const struct hparams *hp = &l->g->dev.plan->hp;
+    return !l->c->plain && !l->c->tiles[l->table] && hp->d_head % 32 == 0 && hp->n_heads * hp->d_head % GPU_SEG == 0;
+}
+
 static void quantised_product(struct lower *l, const u32 *mats, u32 n)
 {
     struct gpu_buf in = buf(l, l->op->in);
     u32 n_in = of_plan(l, l->op->mats[mats[0]].weight)->n_in;
-    bool here = l->op->in == BUF_ATT && l->rows <= ALONE && !l->c->plain; /* rule 1 by the product itself */
-    if (l->op->in == BUF_ATT && !here)
+    bool done = attend_acts(l), here = l->op->in == BUF_ATT && !done && l->rows <= ALONE && !l->c->plain; /* rule 1 by the product itself */
+    if (l->op->in == BUF_ATT && !here && !done)
         norm_launch(l, &in, n_in, PLAN_NONE, false, true, &in);
     struct gpu_launch *k = launch(l, GK_product_1);
     struct product_args *a = &k->args.product_;
@@ -361,11 +370,14 @@ static void attend_launch(struct lower *l, enum gpu_kernel kernel)
                                            .kv_q8 = l->g->dev.opts.kv == KV_Q8_0,
                                            .head_bytes = l->g->head_bytes,
                                            .slot_lo = (u32)l->g->slot_bytes, .slot_hi = (u32)(l->g->slot_bytes >> 32),
-                                           .scale = 1.0f / sqrtf((float)hp->d_head)};
+                                           .scale = 1.0f / sqrtf((float)hp->d_head),
+                                           .write_act = att.act.base && attend_acts(l)};
     k->bufs[1] = q.x;
     k->bufs[2] = arena_of(l);
     k->bufs[3] = l->g->parts;
     k->bufs[4] = att.x;
+    if (k->args.attend_.write_act)
+        k->bufs[5] = att.act;
     ready(l, k);
 }
 

@@ -27,6 +27,9 @@ static const char *source(const struct gpu_launch *k)
         return k->args.router_.source == SRC_NORM ? "norm within" : "";
     case GK_norm:
         return k->args.norm_.has_norm ? k->args.norm_.write_act ? "norm, rule 1" : "norm" : "rule 1";
+    case GK_attend:
+    case GK_join:
+        return k->args.attend_.write_act ? "rule 1" : "";
     case GK_combine_norm:
         return k->args.combine_norm_.norm.write_act ? "norm, rule 1" : "norm";
     case GK_experts_out_twin:

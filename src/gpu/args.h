@@ -56,12 +56,13 @@ struct store_args {
 
 /* Attention of items: one row, some query heads of one key/value head, one chunk. Then k_join over rows.
  * 0 inputs, 1 q: rows (rotated), 2 arena of the layer, 3 parts: (item, n_heads, d_head + 2): o, m, l; 4 att out: rows
- * A row of one chunk is finished by k_attend itself; k_join does the others. */
+ * A row of one chunk is finished by k_attend itself; k_join does the others. 5 act out of the finished rows, with write_act (not k_prompt): n_heads * d_head is
+ * then a multiple of 256, d_head of 32. */
 struct attend_args {
     u32 which, rows_at, items_at, tiles_at;
     u32 n_heads, n_kv, d_head;
     u32 q_stride, att_stride;
-    u32 kv_q8;
+    u32 kv_q8, write_act;
     u32 head_bytes, slot_lo, slot_hi;
     float scale;       /* 1 / sqrt(d_head) */
 };

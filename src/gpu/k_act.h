@@ -62,6 +62,26 @@ KFN u32 act_word(u32 b, u32 w)
     return b / 2 * 16 + w % 4 * 4 + b % 2 * 2 + w / 4;
 }
 
+/* The same for two blocks that 32 lanes hold, two neighbouring elements a lane: lane l gets element l of each. */
+KFN void act_quantise_64(struct at at, THR const float *v, THR i32 *q, THR float *d, THR i32 *sum)
+{
+    UNROLL
+    for (u32 k = 0; k < 2u; k++) {
+        u32 from = 16u * k + at.lane / 2u, a = shuffle_from(at, EX_BITS(v[0]), from), b = shuffle_from(at, EX_BITS(v[1]), from);
+        q[k] = act_quantise_32(at, EX_FLOAT(at.lane % 2u ? b : a), &d[k], &sum[k]);
+    }
+}
+
+/* An element, lane, of block b into an act row, and by lane 0 the block's scale and sum. */
+KFN void act_put_32(struct at at, DEV u8 *act, u32 n_pad, u32 b, i32 q, float d, i32 sum)
+{
+    act[4u * act_word(b, at.lane / 4u) + at.lane % 4u] = (u8)(u32)q;
+    if (at.lane == 0u) {
+        ((DEV float *)(act + n_pad))[b] = d;
+        ((DEV i32 *)(act + n_pad))[n_pad / 32u + b] = sum;
+    }
+}
+
 /* Quantises a lane's elements i..i+3 of a row (i = 4 * lane + a multiple of 128) and puts them into its act row of n_pad elements.
  * All 32 lanes call; nothing is written past n_pad. */
 KFN void act_put_8(struct at at, DEV u8 *act, u32 n_pad, u32 i, THR const float *v)

@@ -433,29 +433,62 @@ KFN void attend_values(struct at at, CON const struct attend_args *a, THR const 
     BARRIER(at);
 }
 
-/* Into the parts, or finished. */
+/* Finished dimensions of a head, `dims` a lane from lane * dims on, as blocks of the row's act row: the first is block b. `some`: blocks there are. All lanes
+ * call. */
+KFN void attend_put_act(struct at at, CON const struct attend_args *a, struct bufs b, u32 row, u32 block, u32 some, THR const float *v, const u32 dims)
+{
+    u32 n_pad = GPU_PAD(a->n_heads * a->d_head);
+    DEV u8 *act = (DEV u8 *)b.p[5] + (u64)row * GPU_ACT_BYTES(a->n_heads * a->d_head);
+    float d[2];
+    i32 sum[2], q[2];
+    if (dims == 4u) { /* eight lanes a block */
+        u32 word = act_quantise_8(at, v, d, sum), of = at.lane / 8u;
+        if (of >= some)
+            return;
+        ((DEV u32 *)act)[act_word(block + of, at.lane % 8u)] = word;
+        if (at.lane % 8u == 0u) {
+            ((DEV float *)(act + n_pad))[block + of] = d[0];
+            ((DEV i32 *)(act + n_pad))[n_pad / 32u + block + of] = sum[0];
+        }
+        return;
+    }
+    if (dims == 2u)
+        act_quantise_64(at, v, q, d, sum);
+    else
+        q[0] = act_quantise_32(at, v[0], d, sum);
+    UNROLL
+    for (u32 k = 0; k < dims; k++)
+        if (k < some)
+            act_put_32(at, act, n_pad, block + k, q[k], d[k], sum[k]);
+}
+
+/* Into the parts, or finished. Where act rows are written a head is whole blocks. */
 KFN void attend_put(struct at at, CON const struct attend_args *a, struct bufs b, THR const struct attend_item *it,
                     THR const struct attend_slice *c, THR const float *o, THR const struct attend_shm *s, const u32 n)
 {
     const u32 dims = n < 4 ? 1 : n < 8 ? 2 : 4, heads = n < 2 ? 1 : 2, across = ATT_VALUE_THREADS / dims;
-    u32 d = at.id % across * dims, h0 = at.id / across * heads;
+    u32 d = at.id % across * dims, h0 = at.id / across * heads, end = least_u32(c->d0 + (1u << c->log2), a->d_head);
+    u32 d_simd = at.simd * 32u % across * dims; /* of the SIMD group's first lane */
     DEV float *part = (DEV float *)b.p[3] + ((u64)it->item * a->n_heads + it->head) * (a->d_head + 2);
     DEV float *att = (DEV float *)b.p[4] + (u64)it->row * a->att_stride + it->head * a->d_head;
-    if (at.id >= ATT_VALUE_THREADS || d >> c->log2 != 0)
+    if (at.id >= ATT_VALUE_THREADS || c->d0 + d_simd >= end) /* whole SIMD groups */
         return;
     UNROLL
     for (u32 h = 0; h < heads; h++) {
-        float l = s->ml[2 * (h0 + h) + 1];
+        float l = s->ml[2 * (h0 + h) + 1], v[4];
         UNROLL
         for (u32 i = 0; i < dims; i++) {
             u32 at_d = c->d0 + d + i;
-            if (at_d >= a->d_head)
+            v[i] = 0.0f;
+            if (at_d >= end)
                 continue;
             if (it->whole)
-                att[(h0 + h) * a->d_head + at_d] = ex_flush(div_rn(o[h * dims + i], l));
+                att[(h0 + h) * a->d_head + at_d] = v[i] = ex_flush(div_rn(o[h * dims + i], l));
             else
                 part[(h0 + h) * (a->d_head + 2) + at_d] = o[h * dims + i];
         }
+        if (it->whole && a->write_act)
+            attend_put_act(at, a, b, it->row, ((it->head + h0 + h) * a->d_head + c->d0 + d_simd) / 32u, (end - c->d0 - d_simd) / 32u, v, dims);
         if (!it->whole && c->d0 == 0 && d == 0) {
             part[(h0 + h) * (a->d_head + 2) + a->d_head] = s->ml[2 * (h0 + h)];
             part[(h0 + h) * (a->d_head + 2) + a->d_head + 1] = l;
@@ -593,8 +626,8 @@ KFN void join_add(struct at at, THR float *o, THR float *l, THR const float *x, 
     }
 }
 
-/* part: the head's part of the row's first item, step floats from item to item. */
-KFN void join_head(struct at at, DEV const float *part, u64 step, u32 n, u32 d_head, u32 d, DEV float *att)
+/* A dimension of a head, flushed; 0 past the last one. part: the head's part of the row's first item, step floats from item to item. */
+KFN float join_head(struct at at, DEV const float *part, u64 step, u32 n, u32 d_head, u32 d)
 {
     float o = 0.0f, l = 0.0f, before = 0.0f, a = 0.0f, b = 0.0f, lb = 0.0f, x[8], y[8];
     join_fetch(x, part + d, step, 0, n, d < d_head);
@@ -621,8 +654,7 @@ KFN void join_head(struct at at, DEV const float *part, u64 step, u32 n, u32 d_h
         for (u32 i = 0; i < 8; i++)
             x[i] = y[i];
     }
-    if (d < d_head)
-        att[d] = ex_flush(div_rn(o, l));
+    return d < d_head ? ex_flush(div_rn(o, l)) : 0.0f;
 }
 
 KFN void k_join(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm)
@@ -637,7 +669,12 @@ KFN void k_join(struct at at, CON const struct attend_args *a, struct bufs b, SH
             continue;
         u32 piece, h = split_u32(w.piece, pieces, &piece);
         DEV const float *part = (DEV const float *)b.p[3] + ((u64)row.w * a->n_heads + h) * (a->d_head + 2);
-        join_head(at, part, (u64)a->n_heads * (a->d_head + 2), row.z / GPU_CHUNK + 1, a->d_head, piece * 32 + at.lane,
-                  (DEV float *)b.p[4] + (u64)w.row * a->att_stride + h * a->d_head);
+        u32 d = piece * 32 + at.lane;
+        float v[2];
+        v[0] = join_head(at, part, (u64)a->n_heads * (a->d_head + 2), row.z / GPU_CHUNK + 1, a->d_head, d);
+        if (d < a->d_head)
+            ((DEV float *)b.p[4])[(u64)w.row * a->att_stride + h * a->d_head + d] = v[0];
+        if (a->write_act)
+            attend_put_act(at, a, b, w.row, (h * a->d_head) / 32u + piece, 1u, v, 1u);
     }
 }

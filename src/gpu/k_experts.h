@@ -200,12 +200,7 @@ KFN void experts_put_act(struct at at, const u32 n8, THR const struct experts_sh
     u32 pair = s->pairs[t->first + c], n_pad = GPU_PAD(r->n_out), block = panel / 2u;
     r->y[(u64)pair * r->y_stride + panel * GPU_PANEL + at.lane] = v;
     i32 sum, q = act_quantise_32(at, v, &d, &sum);
-    DEV u8 *act = (DEV u8 *)(r->act_out + (u64)pair * (GPU_ACT_BYTES(r->n_out) / 4u));
-    act[4u * act_word(block, at.lane / 4u) + at.lane % 4u] = (u8)(u32)q;
-    if (at.lane == 0u) {
-        ((DEV float *)(act + n_pad))[block] = d;
-        ((DEV i32 *)(act + n_pad))[n_pad / 32u + block] = sum;
-    }
+    act_put_32(at, (DEV u8 *)(r->act_out + (u64)pair * (GPU_ACT_BYTES(r->n_out) / 4u)), n_pad, block, q, d, sum);
 }
 
 /* TYPE_ANY: as the shape says, tile by tile; else both matrices are of that type, a constant. */
