@@ -454,6 +454,90 @@ static void tiles_are_attended(void **state)
                     prompt_of(DIMS[i], SHARES[k], q8, seed += 10);
 }
 
+static void check_equal(const void *a, const void *b, u64 bytes)
+{
+    if (without[0])
+        differs |= memcmp(a, b, bytes) != 0;
+    else
+        assert_memory_equal(a, b, bytes);
+}
+
+/* What attention stores by itself is what store would have stored, and the result is the same. */
+static void stores_of(const struct shape *s, u32 d_rope, bool neox, bool norm, u64 seed)
+{
+    static const struct row_at AT[][3] = {{{0, 0}, {1, 31}, {2, 32}}, {{2, 255}, {0, 256}, {1, 5}}, {{1, 300}, {2, 0}, {0, 600}}};
+    const struct row_at *rows = AT[seed % 3];
+    u32 n = 1 + (u32)seed % 3, d = s->d_head, n_heads = s->n_kv * s->share, width = n_heads * d;
+    struct arena two[2];
+    struct heads h[2];
+    struct step step[2];
+    u32 *acts[2];
+    float *rope = mem_array((u64)CTX * d_rope + 1, 4), *w = mem_array((u64)2 * MAX_D, 4), *parts = mem_array((u64)MAX_ROWS * 4 * n_heads * (d + 2), 4);
+    for (u32 i = 0; i < CTX * d_rope; i++)
+        rope[i] = check_plain();
+    for (u32 i = 0; i < 2 * MAX_D; i++)
+        w[i] = check_plain() + 1.0f;
+    for (u32 fused = 0; fused < 2; fused++) {
+        struct arena *a = &two[fused];
+        check_seed(seed);
+        open_arena(a, s);
+        for (u32 r = 0; r < n; r++)
+            fill_slot(a, rows[r].slot, rows[r].pos);
+        open_step(&step[fused], a, rows, n, seed); /* what it expects is not looked at: the queries are others */
+        open_heads(&h[fused], s, n);
+        acts[fused] = malloc((u64)n * GPU_ACT_BYTES(width));
+        assert_non_null(acts[fused]);
+        memset(acts[fused], POISON, (u64)n * GPU_ACT_BYTES(width));
+        memset(step[fused].att, POISON, (u64)n * step[fused].att_stride * 4);
+        put_rows(step[fused].in, 0, rows, n);
+        put_items(step[fused].in, 0, rows, n);
+        u32 heads = 1;
+        while (heads < 8 && s->share % (2 * heads) == 0 && seed >> (heads - 1) & 1)
+            heads *= 2;
+        step[fused].in[IN_HEADS] = heads;
+        union gpu_args args = attend_args(&step[fused], a, 0);
+        args.attend_.q_stride = h[fused].q_stride;
+        args.attend_.write_act = d % 32 == 0 && width % 256 == 0;
+        struct store_args store = {.rows_at = ROWS_AT, .n_heads = n_heads, .n_kv = s->n_kv, .d_head = d, .d_rope = d_rope, .neox = neox,
+                                   .q_stride = h[fused].q_stride, .kv_stride = h[fused].kv_stride, .has_norm = norm, .kv_q8 = s->q8,
+                                   .head_bytes = (u32)a->head_bytes, .slot_lo = (u32)(2 * s->n_kv * a->head_bytes), .eps = 1e-6f};
+        u32 n_groups = 1 + (u32)seed % 5;
+        struct bufs b = {{step[fused].in, h[fused].q, a->gpu, parts, step[fused].att, acts[fused], h[fused].k, h[fused].v, w, w + MAX_D, rope}};
+        if (fused) {
+            args.attend_store_ = (struct attend_store_args){args.attend_, store};
+        } else {
+            union gpu_args first = {.store_ = store};
+            struct bufs sb = {{step[fused].in, h[fused].q, h[fused].k, h[fused].v, w, w + MAX_D, rope, a->gpu}};
+            emulate(GK_store, &first, &sb, 2, GPU_SHM_STORE, seed);
+        }
+        emulate(fused ? GK_attend_store : GK_attend, &args, &b, n_groups, GPU_SHM_ATTEND(heads, d), seed);
+        emulate(GK_join, &args, &b, 2, GPU_SHM_NONE, seed);
+    }
+    check_equal(two[0].gpu, two[1].gpu, gpu_bytes(&two[0]));
+    check_equal(step[0].att, step[1].att, (u64)n * step[0].att_stride * 4);
+    check_equal(acts[0], acts[1], (u64)n * GPU_ACT_BYTES(width));
+    for (u32 fused = 0; fused < 2; fused++) {
+        close_heads(&h[fused]);
+        close_step(&step[fused]);
+        close_arena(&two[fused]);
+        free(acts[fused]);
+    }
+    free(rope);
+    free(w);
+    free(parts);
+}
+
+static void attention_stores_what_store_would(void **state)
+{
+    (void)state;
+    static const u32 DIMS[][2] = {{64, 64}, {80, 80}, {128, 128}, {128, 64}, {96, 32}, {6, 6}, {256, 256}, {34, 0}, {160, 40}}, SHARES[] = {1, 2, 4, 8, 16, 3};
+    u64 seed = 9000;
+    for (u32 i = 0; i < COUNT(DIMS); i++)
+        for (u32 k = 0; k < COUNT(SHARES); k++)
+            for (u32 q8 = 0; q8 < (DIMS[i][0] % 32 ? 1 : 2); q8++, seed++)
+                stores_of(&(struct shape){DIMS[i][0], SHARES[k] > 8 ? 1 : 1 + (u32)seed % 2, SHARES[k], q8}, DIMS[i][1], seed % 2, seed / 2 % 2, seed);
+}
+
 /* ---- barriers ---- */
 
 enum { ATTEND_FILE = 4, PROMPT_FILE = 5, SEEDS = 40 }; /* KERNEL_FILE of k_attend.h and k_prompt.h */
@@ -478,8 +562,10 @@ static bool shows(u32 file)
     for (u64 seed = 1; seed <= SEEDS && !differs; seed++)
         if (file == PROMPT_FILE)
             prompt_of(64, 2, seed % 2, seed);
+        else if (seed % 2)
+            attend_once(seed / 2 % 2 ? 160 : 64, seed / 4 % 2, seed);
         else
-            attend_once(seed % 2 ? 160 : 64, seed / 2 % 2, seed);
+            stores_of(&(struct shape){64, 1, 4, seed / 2 % 2}, 64, false, true, seed);
     return differs;
 }
 
@@ -505,6 +591,7 @@ int main(void)
         cmocka_unit_test(queries_keys_and_values_are_stored),
         cmocka_unit_test(items_are_attended),
         cmocka_unit_test(tiles_are_attended),
+        cmocka_unit_test(attention_stores_what_store_would),
         cmocka_unit_test(every_barrier_is_needed),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);

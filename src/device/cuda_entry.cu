@@ -6,7 +6,7 @@
 
 #define PART_OF(kernel)                                                                                                     \
     ((kernel) == GK_prompt ? 1                                                                                              \
-     : (kernel) == GK_attend || (kernel) == GK_join ? 2                                                                     \
+     : (kernel) == GK_attend || (kernel) == GK_attend_store || (kernel) == GK_join ? 2                                                                     \
      : (kernel) == GK_product_1 || (kernel) == GK_product_2 ? 3                                 \
      : (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 ||\
        (kernel) == GK_experts_in_twin || (kernel) == GK_experts_out_twin ? 4 \

@@ -122,6 +122,15 @@ static void put_table(struct gpu *g, const struct gpu_offsets *at, u32 table, u3
     memcpy(w + at->tiles[table], g->tiles[table], c->n_tiles * sizeof *w);
 }
 
+static bool apart(const struct gpu *g)
+{
+    for (u32 i = 0; i < g->n_rows; i++)
+        for (u32 k = 0; k < i && g->n_rows <= GPU_APART; k++)
+            if (g->rows[i].slot == g->rows[k].slot)
+                return false;
+    return g->n_rows <= GPU_APART;
+}
+
 void gpu_fill_inputs(struct gpu *g)
 {
     const struct device_opts *o = &g->dev.opts;
@@ -129,7 +138,7 @@ void gpu_fill_inputs(struct gpu *g)
     bool keep = g->n_logits && g->n_logits < g->n_rows;
     u32 n[2] = {g->n_rows, keep ? g->n_logits : 0};
     struct cut cut[2];
-    *c = (struct gpu_class){.rows = class_rows(g->n_rows, o->max_rows), .keep = keep, .plain = g->dev.trace != NULL};
+    *c = (struct gpu_class){.rows = class_rows(g->n_rows, o->max_rows), .keep = keep, .apart = apart(g), .plain = g->dev.trace != NULL};
     c->logits = g->n_logits ? class_rows(g->n_logits, o->max_logits) : 0;
     for (u32 t = 0; t < 2; t++) {
         cut[t] = cut_rows(g, t, n[t]);

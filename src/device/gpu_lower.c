@@ -10,7 +10,7 @@
  *   65-128    "             "                            tiles of 16 pairs
  *   more      product_many  "                            beyond 256: _many, of 32
  *
- * Rule 1 of attention's result is in attention's launches, where single rows are all there is and heads are whole blocks; else in the product at
+ * Up to 8 rows, each alone in its slot: attention's launch does what store would. Rule 1 of attention's result is in attention's launches, where single rows are all there is and heads are whole blocks; else in the product at
  * one row, in a launch at more.
  * Where experts are joined by a launch of its own the norm that follows is in it (combine_norm).
  *
@@ -29,6 +29,7 @@ struct lower {
     u32 table, rows;            /* it works on, and the most rows there */
     const struct plan_op *norm; /* left to the next product, or NULL */
     bool norm_act;              /* which then writes the act rows too */
+    const struct plan_op *store; /* left to attention's launch, or NULL */
     const struct plan_op *done; /* a norm that the launches before it did, or NULL */
     bool fused_out;             /* experts: a pair by itself, joined by experts_out */
     struct err *err;
@@ -334,23 +335,39 @@ static struct gpu_ref arena_of(const struct lower *l)
     return gpu_at(l->g->arena, (u64)l->op->layer * l->g->layer_bytes);
 }
 
-static void lower_store(struct lower *l)
+static struct store_args store_args(const struct lower *l, const struct plan_op *op)
 {
     const struct hparams *hp = &l->g->dev.plan->hp;
+    return (struct store_args){.rows_at = l->at.rows[0],
+                               .n_heads = hp->n_heads, .n_kv = hp->n_kv, .d_head = hp->d_head, .d_rope = hp->d_rope,
+                               .neox = hp->rope_neox,
+                               .q_stride = buf(l, BUF_Q).stride, .kv_stride = buf(l, BUF_K).stride,
+                               .has_norm = op->norm != PLAN_NONE, .whole_norm = op->whole_norm,
+                               .kv_q8 = l->g->dev.opts.kv == KV_Q8_0,
+                               .head_bytes = l->g->head_bytes,
+                               .slot_lo = (u32)l->g->slot_bytes, .slot_hi = (u32)(l->g->slot_bytes >> 32),
+                               .eps = hp->eps};
+}
+
+/* Whether k_attend stores besides: few rows, each alone in its slot, which attention's only launch reads. */
+static bool attend_stores(const struct lower *l)
+{
+    const struct plan_op *next = &l->op[1];
+    const struct gpu_class *c = l->c;
+    return l->rows <= FEW && c->apart && !c->plain && !c->tiles[0] && next->kind == OP_ATTEND && !(next->last && c->keep) && !l->op->whole_norm;
+}
+
+static void lower_store(struct lower *l)
+{
+    if (attend_stores(l)) {
+        l->store = l->op;
+        return;
+    }
     struct gpu_launch *k = launch(l, GK_store);
-    struct gpu_buf q = buf(l, BUF_Q), key = buf(l, BUF_K), value = buf(l, BUF_V);
-    k->args.store_ = (struct store_args){.rows_at = l->at.rows[0],
-                                         .n_heads = hp->n_heads, .n_kv = hp->n_kv, .d_head = hp->d_head, .d_rope = hp->d_rope,
-                                         .neox = hp->rope_neox,
-                                         .q_stride = q.stride, .kv_stride = key.stride,
-                                         .has_norm = l->op->norm != PLAN_NONE, .whole_norm = l->op->whole_norm,
-                                         .kv_q8 = l->g->dev.opts.kv == KV_Q8_0,
-                                         .head_bytes = l->g->head_bytes,
-                                         .slot_lo = (u32)l->g->slot_bytes, .slot_hi = (u32)(l->g->slot_bytes >> 32),
-                                         .eps = hp->eps};
-    k->bufs[1] = q.x;
-    k->bufs[2] = key.x;
-    k->bufs[3] = value.x;
+    k->args.store_ = store_args(l, l->op);
+    k->bufs[1] = buf(l, BUF_Q).x;
+    k->bufs[2] = buf(l, BUF_K).x;
+    k->bufs[3] = buf(l, BUF_V).x;
     k->bufs[4] = weight(l, l->op->norm);
     k->bufs[5] = weight(l, l->op->norm2);
     k->bufs[6] = l->g->rope;
@@ -364,20 +381,31 @@ static void attend_launch(struct lower *l, enum gpu_kernel kernel)
     struct gpu_launch *k = launch(l, kernel);
     struct gpu_buf q = buf(l, BUF_Q), att = buf(l, BUF_ATT);
     u32 t = l->table;
-    k->args.attend_ = (struct attend_args){.which = t, .rows_at = l->at.rows[t], .items_at = l->at.items[t], .tiles_at = l->at.tiles[t],
-                                           .n_heads = hp->n_heads, .n_kv = hp->n_kv, .d_head = hp->d_head,
-                                           .q_stride = q.stride, .att_stride = att.stride,
-                                           .kv_q8 = l->g->dev.opts.kv == KV_Q8_0,
-                                           .head_bytes = l->g->head_bytes,
-                                           .slot_lo = (u32)l->g->slot_bytes, .slot_hi = (u32)(l->g->slot_bytes >> 32),
-                                           .scale = 1.0f / sqrtf((float)hp->d_head),
-                                           .write_act = att.act.base && attend_acts(l)};
+    struct attend_args a = {.which = t, .rows_at = l->at.rows[t], .items_at = l->at.items[t], .tiles_at = l->at.tiles[t],
+                            .n_heads = hp->n_heads, .n_kv = hp->n_kv, .d_head = hp->d_head,
+                            .q_stride = q.stride, .att_stride = att.stride,
+                            .kv_q8 = l->g->dev.opts.kv == KV_Q8_0,
+                            .head_bytes = l->g->head_bytes,
+                            .slot_lo = (u32)l->g->slot_bytes, .slot_hi = (u32)(l->g->slot_bytes >> 32),
+                            .scale = 1.0f / sqrtf((float)hp->d_head),
+                            .write_act = att.act.base && attend_acts(l)};
     k->bufs[1] = q.x;
     k->bufs[2] = arena_of(l);
     k->bufs[3] = l->g->parts;
     k->bufs[4] = att.x;
-    if (k->args.attend_.write_act)
+    if (a.write_act)
         k->bufs[5] = att.act;
+    k->args.attend_ = a;
+    if (l->store && kernel == GK_attend) {
+        k->kernel = GK_attend_store;
+        k->args.attend_store_ = (struct attend_store_args){.attend = a, .store = store_args(l, l->store)};
+        k->bufs[6] = buf(l, BUF_K).x;
+        k->bufs[7] = buf(l, BUF_V).x;
+        k->bufs[8] = weight(l, l->store->norm);
+        k->bufs[9] = weight(l, l->store->norm2);
+        k->bufs[10] = l->g->rope;
+        l->store = NULL;
+    }
     ready(l, k);
 }
 

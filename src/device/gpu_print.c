@@ -28,6 +28,7 @@ static const char *source(const struct gpu_launch *k)
     case GK_norm:
         return k->args.norm_.has_norm ? k->args.norm_.write_act ? "norm, rule 1" : "norm" : "rule 1";
     case GK_attend:
+    case GK_attend_store:
     case GK_join:
         return k->args.attend_.write_act ? "rule 1" : "";
     case GK_combine_norm:
@@ -57,7 +58,7 @@ int gpu_print(const struct plan *p, u32 rows, FILE *out, struct err *err)
 {
     struct gpu g = {.dev = {.ops = &device_cuda, .plan = p, .opts = {.n_slots = rows, .max_rows = rows, .max_logits = rows}},
                     .info = {.n_groups = 132, .shm_bytes = 227 << 10}}; /* an H200 */
-    struct gpu_class c = {.rows = rows, .logits = rows, .items = {1}};
+    struct gpu_class c = {.rows = rows, .logits = rows, .items = {1}, .apart = rows <= GPU_APART};
     g.list.cap = p->n_ops * GPU_OP_LAUNCHES;
     g.list.at = mem_array(g.list.cap, sizeof *g.list.at);
     g.list.op = mem_array(g.list.cap, sizeof *g.list.op);

@@ -66,6 +66,7 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     case GK_store:
         return GPU_SHM_STORE;
     case GK_attend:
+    case GK_attend_store: /* its arguments begin with attend's */
         return args->attend_.kv_q8 ? GPU_SHM_ATTEND_Q8(item_heads(&args->attend_), args->attend_.d_head)
                                    : GPU_SHM_ATTEND_F16(item_heads(&args->attend_), args->attend_.d_head);
     case GK_prompt:

@@ -67,6 +67,14 @@ struct attend_args {
     float scale;       /* 1 / sqrt(d_head) */
 };
 
+/* k_store and k_attend at once: the queries are as their product left them, and stay so, and the rows' own keys and values are not in the arena yet: every group
+ * does for itself what k_store would (those of one key/value head write the same bytes). No two rows are of one slot, no norm is over a whole row.
+ * Buffers as attend_args, and 6 k: rows, 7 v: rows, 8 q norm or none, 9 k norm or none, 10 rotation. */
+struct attend_store_args {
+    struct attend_args attend;
+    struct store_args store;
+};
+
 /* One to three products of the same rows.
  * 0 inputs, 1 source rows, 2 norm weights, 3-5 weights, 6-8 biases, 9-11 y out: float rows, 12 residual x: rows, in place,
  * 13 act out of the normalised rows (SRC_NORM), or none */
@@ -194,6 +202,7 @@ union gpu_args {
     struct norm_args norm_;
     struct store_args store_;
     struct attend_args attend_;
+    struct attend_store_args attend_store_;
     struct product_args product_;
     struct float_args float_;
     struct router_args router_;
@@ -223,6 +232,7 @@ union gpu_args {
     X(route_group, route)       /* both, at most 64 rows; one group works */                                     \
     X(store, store)             /* k_store.h */                                                                  \
     X(attend, attend)           /* k_attend.h */                                                                 \
+    X(attend_store, attend_store)                                                                                \
     X(join, attend)                                                                                              \
     X(prompt, attend)           /* k_prompt.h */                                                                 \
     X(product_1, product)       /* k_product.h: a panel's segments over the SIMD groups */                       \

@@ -26,6 +26,7 @@ struct attend_item {
     u32 row, head;          /* of the table; the first query head */
     u32 item, n_pos;        /* n_pos: positions of the chunk that the row sees, 1..256 */
     u32 whole;              /* the row has no other chunk */
+    u32 slot, pos, last;    /* the row's; last: its own position is in this chunk */
     DEV const u8 *k, *v;    /* at the chunk */
 };
 
@@ -111,6 +112,61 @@ KFN void attend_put_q8(struct at at, CON const struct attend_args *a, DEV const 
             if (i % 32 == 0)
                 s->q_scale[i / 32] = d;
         }
+    }
+}
+
+/* A query in a SIMD group's row of shared memory to where the two above would put it. */
+KFN void attend_move_q(struct at at, u32 d_head, u32 h, SHM const float *x, u32 q8, THR const struct attend_shm *s)
+{
+    u32 d_pad = (d_head + 7u) & ~7u;
+    if (!q8) {
+        for (u32 d = at.lane; d < d_pad; d += 32u)
+            s->q[h * d_pad + d] = d < d_head ? EX_BITS(x[d]) : 0u;
+        return;
+    }
+    for (u32 i0 = 0; i0 < d_head; i0 += 128u) {
+        u32 i = i0 + 4u * at.lane;
+        float v[4], d;
+        i32 sum;
+        UNROLL
+        for (u32 k = 0; k < 4u; k++)
+            v[k] = i < d_head ? x[i + k] : 0.0f;
+        u32 word = act_quantise_8(at, v, &d, &sum);
+        if (i < d_head) {
+            s->q[(h * d_head + i) / 4u] = word;
+            if (i % 32u == 0u)
+                s->q_scale[(h * d_head + i) / 32u] = d;
+        }
+    }
+}
+
+/* What k_store does of an item's row: its queries, to shared memory, and where the chunk has the row's position its key and value, to the arena. A head is a SIMD
+ * group's, and its row of shared memory stands where values will. BARRIER_DEV before anything of it is read. */
+KFN void attend_store(struct at at, CON const struct store_args *a, struct bufs b, THR const struct attend_item *it, u32 kv, DEV const float *q, const u32 n,
+                      const u32 q8, THR const struct attend_shm *s)
+{
+    SHM float *mine = (SHM float *)s->stage + at.simd * STORE_DIMS;
+    u64 at_row = (u64)it->row * a->kv_stride + kv * a->d_head;
+    NO_UNROLL
+    for (u32 job = at.simd; job < n + (it->last ? 2u : 0u); job += GPU_SIMDS) {
+        u32 what = job < n ? 0u : job - n + 1u;
+        DEV const float *x = what == 0u ? q + job * a->d_head : (what == 1u ? (DEV const float *)b.p[6] : (DEV const float *)b.p[7]) + at_row;
+        DEV const float *norm = what ? (DEV const float *)b.p[9] : (DEV const float *)b.p[8];
+        u32 how = !a->has_norm || what == 2u ? STORE_PLAIN : STORE_NORM;
+        SIMD_BARRIER(at); /* the head before has been put away */
+        store_fetch(at, x, how == STORE_PLAIN ? x : norm, how, 0.0f, a->d_head, a->eps, mine);
+        if (what < 2u)
+            store_rotate(at, (DEV const float *)b.p[10] + (u64)it->pos * a->d_rope, a->d_head, a->d_rope, a->neox, mine);
+        if (what == 0u) {
+            attend_move_q(at, a->d_head, job, mine, q8, s);
+            continue;
+        }
+        DEV u8 *panel = kv_head(b.p[2], it->slot, a->slot_lo, a->slot_hi, a->head_bytes, what == 1u ? kv : a->n_kv + kv) +
+                        (u64)(it->pos / GPU_KV_PANEL) * GPU_KV_PANEL_BYTES(a->d_head, q8);
+        if (q8)
+            store_q8(at, mine, a->d_head, it->pos, what == 1u, panel);
+        else
+            store_f16(at, mine, a->d_head, it->pos, what == 1u, panel);
     }
 }
 
@@ -519,11 +575,16 @@ KFN void attend_find(CON const struct attend_args *a, struct bufs b, THR const s
     u64 at = (u64)chunk * (GPU_CHUNK / GPU_KV_PANEL) * GPU_KV_PANEL_BYTES(a->d_head, q8);
     it->n_pos = least_u32(seen, GPU_CHUNK);
     it->whole = row.z < GPU_CHUNK;
+    it->slot = row.y;
+    it->pos = row.z;
+    it->last = chunk == row.z / GPU_CHUNK;
     it->k = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, kv) + at;
     it->v = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, a->n_kv + kv) + at;
 }
 
-KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm, THR const struct attend_first *first, const u32 n, const u32 q8)
+/* st: what is to be stored first, or NULL. */
+KFN void attend_items(struct at at, CON const struct attend_args *a, CON const struct store_args *st, struct bufs b, SHM u32 *shm, THR const struct attend_first *first,
+                      const u32 n, const u32 q8)
 {
     const u32 heads = n < 2 ? 1 : 2, each = n / heads;
     u32 rest, pieces = split_u32(a->n_heads, n, &rest), units = first->n_items * pieces, widest = a->d_head <= 64 ? 6 : 7;
@@ -546,14 +607,23 @@ KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs
         DEV const float *q = (DEV const float *)b.p[1] + (u64)it.row * a->q_stride + it.head * a->d_head;
         place.n = n_panels > place.first ? (n_panels - place.first + m - 1) >> (n < 4 ? 3 : n < 8 ? 2 : 1) : 0;
         place.k = it.k + place.first * panel_bytes + at.lane * 16;
+        if (st) {
+            u32 kv = split_u32(it.head, split_u32(a->n_heads, a->n_kv, &rest), &rest);
+            attend_ahead(at, it.k, it.n_pos, panel_bytes);
+            attend_ahead(at, it.v, it.n_pos, panel_bytes);
+            attend_store(at, st, b, &it, kv, q, n, q8, &s);
+            BARRIER_DEV(at);
+        }
         attend_fetch_k(k, &place, 0, q8 ? a->d_head / 16 : d_pad / 8, attend_deep(n), each, q8);
         attend_fetch_v(at, x, a, it.v, &c, 0, q8);
-        attend_ahead(at, it.v, it.n_pos, panel_bytes);
-        if (q8)
-            attend_put_q8(at, a, q, n, &s);
-        else
-            attend_put_q(at, a, q, n, &s);
-        BARRIER(at);
+        if (!st) {
+            attend_ahead(at, it.v, it.n_pos, panel_bytes);
+            if (q8)
+                attend_put_q8(at, a, q, n, &s);
+            else
+                attend_put_q(at, a, q, n, &s);
+            BARRIER(at);
+        }
         attend_scores(at, a, &place, k, acc, &s, n, q8);
         attend_put_v(at, x, s.stage);
         if (c.pos < it.n_pos)
@@ -572,30 +642,40 @@ KFN void attend_items(struct at at, CON const struct attend_args *a, struct bufs
     }
 }
 
-KFN void k_attend(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm)
+KFN void attend_all(struct at at, CON const struct attend_args *a, CON const struct store_args *st, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
     struct attend_first first = {in[IN_ITEMS + a->which], in[a->items_at], load16(in + a->rows_at)};
     u32 n = in[IN_HEADS + a->which];
     if (a->kv_q8) {
         if (n == 1)
-            attend_items(at, a, b, shm, &first, 1, 1);
+            attend_items(at, a, st, b, shm, &first, 1, 1);
         else if (n == 2)
-            attend_items(at, a, b, shm, &first, 2, 1);
+            attend_items(at, a, st, b, shm, &first, 2, 1);
         else if (n == 4)
-            attend_items(at, a, b, shm, &first, 4, 1);
+            attend_items(at, a, st, b, shm, &first, 4, 1);
         else
-            attend_items(at, a, b, shm, &first, 8, 1);
+            attend_items(at, a, st, b, shm, &first, 8, 1);
         return;
     }
     if (n == 1)
-        attend_items(at, a, b, shm, &first, 1, 0);
+        attend_items(at, a, st, b, shm, &first, 1, 0);
     else if (n == 2)
-        attend_items(at, a, b, shm, &first, 2, 0);
+        attend_items(at, a, st, b, shm, &first, 2, 0);
     else if (n == 4)
-        attend_items(at, a, b, shm, &first, 4, 0);
+        attend_items(at, a, st, b, shm, &first, 4, 0);
     else
-        attend_items(at, a, b, shm, &first, 8, 0);
+        attend_items(at, a, st, b, shm, &first, 8, 0);
+}
+
+KFN void k_attend(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm)
+{
+    attend_all(at, a, (CON const struct store_args *)0, b, shm);
+}
+
+KFN void k_attend_store(struct at at, CON const struct attend_store_args *a, struct bufs b, SHM u32 *shm)
+{
+    attend_all(at, &a->attend, &a->store, b, shm);
 }
 
 /* ---- chunks joined ----
