@@ -51,6 +51,9 @@ static void fill_products(u32 *in, u32 i, u32 *state)
     }
 }
 
+/* NaNs, infinities, denormals, zeros. */
+static const u32 ODD[8] = {0x7FC00000, 0xFFA00001, 0x7F800000, 0xFF800000, 0x00000001, 0x807FFFFF, 0x00000000, 0x80000000};
+
 static void fill(u32 *in, enum gpu_probe p, u32 i, u32 *state)
 {
     for (u32 k = 0; k < 3; k++)
@@ -68,13 +71,15 @@ static void fill(u32 *in, enum gpu_probe p, u32 i, u32 *state)
         in[0] = i % 2 ? EX_BITS((float)(i32)(next(state) % 8192) - 4095.5f) : uniform(state, -2e6f, 2e6f);
         break;
     case PROBE_FLOAT: in[0] = (u32)((i32)(next(state) % 33554433u) - 16777216); break;
-    case PROBE_FLUSH: in[0] = EX_BITS(EX_TINY) - 512 + i; break;
+    case PROBE_FLUSH: /* the bound; and what a select may not lose, a multiplication may: NaN, denormals */
+        in[0] = i >= 8 ? EX_BITS(EX_TINY) - 512 + i : ODD[i];
+        break;
     case PROBE_ROUND11: /* ties, and beside them */
         in[0] = (some_float(state, 60) & 0x7FFFE000u) + 0xFFFu + i % 3;
         break;
     case PROBE_HALF:
     case PROBE_TO_HALF: in[0] = i * PROBE_HALVES; break;
-    case PROBE_EXP: in[0] = uniform(state, -100.0f, 90.0f); break;
+    case PROBE_EXP: in[0] = i >= 8 ? uniform(state, -100.0f, 90.0f) : ODD[i]; break;
     case PROBE_LOG: in[0] = some_float(state, 120) & 0x7FFFFFFFu; break;
     case PROBE_SPLIT: /* quotients near a whole number */
         in[1] = 1 + next(state) % (i % 4 ? 4096u : 16777215u);
@@ -180,6 +185,7 @@ static u32 expect_one(enum gpu_probe p, const u32 *in)
     case PROBE_LOG: return probe_bits(ex_log(a));
     case PROBE_DOT4: return expect_dot(in);
     case PROBE_POPCOUNT: return (u32)__builtin_popcount(in[0]);
+    case PROBE_WIDE: return probe_wide(in[0], in[1], in[2]);
     case PROBE_SPLIT: return in[0] / in[1] * 0x10001u + in[0] % in[1] * 3u;
     default: return 0;
     }

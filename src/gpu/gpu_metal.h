@@ -5,7 +5,7 @@
  * use, not from the specification, hence probed at start (k_probe.h). Our lane is b4 b2 b1 b3 b0, so that lane 4 g + t has row g, columns 2t and
  * 2t + 1, as CUDA has it. Words that name lanes translate: a permutation of bits, so that xor masks go through it as well.
  *
- * Numbers. Divisions and roots are the precise ones, correctly rounded in every mode; halves become floats by integers (ex_half), since what
+ * Numbers. Divisions and roots are the precise ones, correctly rounded in every mode; halves become floats by their bits, since what
  * converts may flush denormals. Bytes become halves as bits 0x6400 | n = 1024 + n, from which 1024 is taken: exact. */
 #define KFN static inline __attribute__((always_inline))
 #define DEV device
@@ -104,7 +104,15 @@ KFN i32 dot4(u32 a, u32 b, i32 c)
 KFN float sqrt_rn(float x) { return precise::sqrt(x); }
 KFN float div_rn(float a, float b) { return precise::divide(a, b); }
 KFN float div_near(float a, float b) { return precise::divide(a, b); }
-KFN float half_value(u32 h) { return ex_half(h); }
+
+/* As ex_half, with a subtraction, exact, where that converts an integer: a denormal's bits under the exponent of 2^-14 are 2^-14 too much. */
+KFN float half_value(u32 h)
+{
+    u32 bits = (h & 0x7FFFu) << 13, normal = bits + (bits < 0x0F800000u ? 0x38000000u : 0x70000000u);
+    u32 small = as_type<u32>(as_type<float>(bits + 0x38800000u) - 6.103515625e-5f);
+    return as_type<float>((h & 0x8000u) << 16 | (bits < 0x00800000u ? small : normal));
+}
+
 /* popcount is Metal's own. */
 
 /* ---- memory ---- */

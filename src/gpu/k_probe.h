@@ -21,6 +21,7 @@
     X(DOT4, "dot product of bytes")                          \
     X(POPCOUNT, "population count")                          \
     X(SPLIT, "quotient and remainder")                       \
+    X(WIDE, "integers of 64 bits")                           \
     X(SIMD, "SIMD group's maximum, sum, ballot and shuffle") \
     X(TREE, "SIMD group's tree of sums")                     \
     X(TILE_U, "tile of unsigned by signed bytes")            \
@@ -73,6 +74,13 @@ KFN u32 probe_to_halves(u32 from)
     return sum;
 }
 
+/* Sums, products, shifts and orders of numbers of 64 bits. */
+KFN u32 probe_wide(u32 x, u32 y, u32 z)
+{
+    u64 a = (u64)x << 32 | y, b = ((u64)z << 24) - y, c = a * 3u + b, d = c >> (z & 63u);
+    return (u32)d ^ (u32)(d >> 32) * 3u ^ (a < b ? 5u : 0u) ^ (c >= a ? 9u : 0u);
+}
+
 KFN u32 probe_tile(struct at at, enum gpu_probe p, u32 x, u32 y, u32 z)
 {
     i32 c[4] = {(i32)(x >> 8), (i32)(y >> 8), (i32)(z >> 8), -5};
@@ -123,6 +131,7 @@ KFN u32 probe_one(struct at at, enum gpu_probe p, u32 x, u32 y, u32 z)
     case PROBE_DOT4: return (u32)dot4(x, y, (i32)z);
     case PROBE_POPCOUNT: return popcount(x);
     case PROBE_SPLIT: quotient = split_u32(x, y, &rest); return quotient * 0x10001u + rest * 3u;
+    case PROBE_WIDE: return probe_wide(x, y, z);
     case PROBE_SIMD: return probe_simd(at, x, y, z);
     case PROBE_TREE: return probe_bits(simd_tree(at, a));
     default: return probe_tile(at, p, x, y, z);

@@ -4,7 +4,7 @@
  *   buffer(0)       the kernel's arguments, struct <args>_args       buffer(i + 1)   buffer i of args.h
  *   threadgroup(0)  shared memory, of a length that the host sets
  *
- * 256 threads a group, the number of groups is the grid: one dimension. A buffer that a kernel has no use for is not looked at. */
+ * 256 threads a group (said to the compiler, which may give each the more registers), the number of groups is the grid: one dimension. A buffer that a kernel has no use for is not looked at. */
 #ifndef PS_METAL_ENTRY_H
 #define PS_METAL_ENTRY_H
 
@@ -12,6 +12,7 @@
 
 #define ENTRY_BUF(i, index) DEV u8 *b##i [[buffer(index)]]
 #define X(name, args_of)                                                                                         \
+    [[max_total_threads_per_threadgroup(GPU_THREADS)]]                                                           \
     kernel void plainsong_##name(constant struct args_of##_args &a [[buffer(0)]],                                \
                                  ENTRY_BUF(0, 1), ENTRY_BUF(1, 2), ENTRY_BUF(2, 3), ENTRY_BUF(3, 4), ENTRY_BUF(4, 5), ENTRY_BUF(5, 6), \
                                  ENTRY_BUF(6, 7), ENTRY_BUF(7, 8), ENTRY_BUF(8, 9), ENTRY_BUF(9, 10), ENTRY_BUF(10, 11), \
