@@ -3,6 +3,7 @@
 #   release   gcc         every tests/test_*.c, the command line, the layers, the house
 #   asan      gcc, clang  the same programs under AddressSanitizer and UndefinedBehaviorSanitizer, but for
 #                         those that only repeat arithmetic (long ones under clang's only), and a fuzzer's short run
+#   metal     gcc, clang  Apple's GPU kernel text: parsed, run on the emulator's fibers (tests/metal)
 #   arm       gcc         for 64-bit Arm under qemu: arithmetic, NEON's kernels and the golden hashes (tests/arm)
 #   sh test.sh            all
 #   sh test.sh unit       the layers and tests/test_*.c of the release build; installs nothing (make check)
@@ -73,7 +74,6 @@ release_programs() {
         done
         echo "page sh tests/serve/page.sh build/release/plainsong"
         echo "cli sh tests/cli/run.sh build/release/plainsong"
-        echo "metal-text sh tests/metal/msl.sh"
         echo "house sh tests/house.sh"
         echo "macos-compile sh tests/macos/compile.sh"
         echo "macos-packaging sh tests/macos/packaging.sh"
@@ -144,6 +144,17 @@ if [ "$what" = all ]; then
         echo "verify sh tests/verify/quick.sh $binaries"
         echo "verify-emu sh tests/verify/emu.sh build/release/plainsong"
     } | programs
+    # Apple's kernel text, looked at and run on the emulator (docs/gpu.md, Metal).
+    if build metal-text CC=gcc METAL=fake B=build/metal msl; then
+        {
+            for test in products golden attend rows router selftest; do
+                flush=
+                [ $test = golden ] && flush="env MSL_FLUSH=1"
+                echo "metal-text-$test $flush build/metal/msl/test_gpu_$test"
+            done
+            echo "metal-text sh tests/metal/msl.sh build/metal"
+        } | programs
+    fi
     case $(uname -m) in
     aarch64 | arm64) echo "     not under qemu: this machine is an Arm itself, the release build's tests ran on it" ;;
     *) build arm CC=aarch64-linux-gnu-gcc B=build/arm LDFLAGS=-static bare && arm_programs | programs ;;
