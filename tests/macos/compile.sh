@@ -33,7 +33,7 @@ done
 target="clang -target arm64-apple-macos14 -nostdinc -isystem $(clang -print-resource-dir)/include"
 target="$target -isystem $PWD/tests/macos/include -isystem $PWD/$headers"
 
-make -s -k -j2 WERROR=1 CONFIG=debug CC="$target" B="$build" objects >"$build/log" 2>&1
+make -s -k -j2 WERROR=1 CONFIG=debug METAL=native CC="$target" B="$build" objects >"$build/log" 2>&1
 said $? "src compiles for arm64 macOS" "$(grep -E 'error:' "$build/log" | head -n 5 | tr '\n' ' ')"
 
 # Names: a symbol table of Mach-O is read by hand, since binutils knows ELF only.
@@ -84,7 +84,7 @@ cmocka=$(for header in stdarg stddef setjmp stdint cmocka; do echo "#include <$h
 if [ -f "$cmocka" ]; then
     ln -sf "$cmocka" "$headers/cmocka.h"
     for test in tests/test_*.c; do
-        $target -std=c11 -D_GNU_SOURCE -Isrc -Iinclude "-I$build/gen" -Itests \
+        $target -std=c11 -D_GNU_SOURCE -DPS_METAL=1 -Isrc -Iinclude "-I$build/gen" -Itests \
             -Wall -Wextra -Werror -fsyntax-only "$test"
     done >"$build/log" 2>&1
     ! grep -q 'error:' "$build/log"

@@ -168,7 +168,7 @@ holds "run.sh: without the command line tools one line says so" without_tools
 # ---- the Makefile on a Mac
 
 if command -v clang >/dev/null; then
-    make -n CC="clang -target arm64-apple-macos14" B="$tmp/build" install PREFIX=/opt/p >"$tmp/dry" 2>&1
+    make -n METAL=native CC="clang -target arm64-apple-macos14" B="$tmp/build" install PREFIX=/opt/p >"$tmp/dry" 2>&1
     has() { grep -qE -e "$1" "$tmp/dry" || { echo "nowhere: $1"; tail -n 3 "$tmp/dry"; return 1; }; }
     has_not() { ! grep -nE -e "$1" "$tmp/dry"; }
     holds "make: a dynamic library with a name for its loader" has '-dynamiclib -install_name @rpath/libplainsong.0.dylib'
