@@ -6,6 +6,8 @@
  * is over. Waiting spins for a short while (decode publishes a job every few microseconds), then sleeps. */
 #include "base/pool.h"
 
+#include "base/thread.h"
+
 #include <pthread.h>
 #if defined(__APPLE__)
 #include <pthread/qos.h>
@@ -234,7 +236,7 @@ int pool_open(struct pool **out, u32 n_threads, struct err *err)
     for (u32 i = 1; i < n_threads; i++) {
         struct worker *w = &p->workers[p->n_workers];
         *w = (struct worker){.pool = p, .index = i};
-        int rc = pthread_create(&w->thread, NULL, worker_main, w);
+        int rc = thread_start(&w->thread, worker_main, w);
         if (rc) {
             pool_close(p);
             return err_set(err, "threads: cannot start number %u: %s; try --threads %u", i, strerror(rc), i);

@@ -2,6 +2,7 @@
 #include "engine/model.h"
 
 #include "base/sysmem.h"
+#include "base/thread.h"
 #include "engine/budget.h"
 #include "engine/engine.h"
 
@@ -261,7 +262,7 @@ struct ps_engine *ps_engine_open(const struct ps_model *m, const struct ps_engin
     if (device_open(&e->device, &e->plan, &d, err))
         goto fail;
     device_stats(e->device, &e->stats);
-    if (pthread_create(&e->thread, NULL, sched_main, e)) {
+    if (thread_start(&e->thread, sched_main, e)) {
         err_set(err, "cannot start the engine's thread");
         goto fail;
     }

@@ -5,6 +5,8 @@
  * locks: http->lock before x->lock. */
 #include "serve/http_impl.h"
 
+#include "base/thread.h"
+
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -539,7 +541,7 @@ int http_open(struct http **out, const struct http_opts *o, struct err *err)
                                    : "cannot start the server: no descriptors or memory left");
         goto fail;
     }
-    if (pthread_create(&h->watcher, NULL, watch_main, h)) {
+    if (thread_start(&h->watcher, watch_main, h)) {
         err_set(err, "cannot start the server's second thread");
         goto fail;
     }

@@ -1,5 +1,6 @@
 /* Two threads between HTTP and the pump: they read bodies, render templates, make tokens, and answer the endpoints that
  * need nothing more. What waits here is bounded: by the places of requests in work, and by INTAKE_MOST. */
+#include "base/thread.h"
 #include "serve/server.h"
 
 #include <jansson.h>
@@ -303,7 +304,7 @@ int intake_open(struct intake **out, struct server *s, struct err *err)
     pthread_mutex_init(&in->lock, NULL);
     pthread_cond_init(&in->work, NULL);
     for (; in->n_threads < N_THREADS; in->n_threads++)
-        if (pthread_create(&in->threads[in->n_threads], NULL, intake_main, in))
+        if (thread_start(&in->threads[in->n_threads], intake_main, in))
             return err_set(err, "cannot start a thread");
     return 0;
 }

@@ -1,5 +1,6 @@
 /* One thread that moves tokens from streams into answers. The engine and clients that leave put notes on its list; it
  * looks at the jobs noted, and once a second at all, for pings. */
+#include "base/thread.h"
 #include "serve/server.h"
 
 #include <pthread.h>
@@ -176,7 +177,7 @@ int pump_open(struct pump **out, struct server *s, struct err *err)
     p->noted_end = &p->noted;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
-    if (pthread_create(&p->thread, NULL, pump_main, p))
+    if (thread_start(&p->thread, pump_main, p))
         return err_set(err, "cannot start a thread");
     p->runs = true;
     return 0;

@@ -1,5 +1,6 @@
 /* The server's life: it listens at once and says that it loads, loads the model on a thread, serves, and drains. The calling
  * thread waits for signals: SIGTERM and SIGINT end it (a second one at once), SIGHUP reads the keys again. */
+#include "base/thread.h"
 #include "serve/serve.h"
 #include "serve/server.h"
 #include "serve/notify.h"
@@ -319,7 +320,7 @@ int serve_run(const struct serve_opts *o, struct err *err)
     log_event(s->log, "listening", "%s://%s%s%s:%u", s->o.tls_cert ? "https" : "http", strchr(s->o.host, ':') ? "[" : "", s->o.host,
               strchr(s->o.host, ':') ? "]" : "", http_port(s->http));
     int rc = -1;
-    if (pthread_create(&l->thread, NULL, loader_main, l)) {
+    if (thread_start(&l->thread, loader_main, l)) {
         err_set(err, "cannot start a thread");
     } else {
         rc = wait_for_end(s, l, err);

@@ -36,7 +36,7 @@ static void *take_signals(void *arg)
             continue;
         if (atomic_load(&s->closing))
             return NULL;
-        if (number != SIGPIPE) /* a log nobody reads any more: writes fail, serving goes on */
+        if (number != SIGPIPE) /* a log nobody reads any more: writes fail, serving goes on; macOS tells the process */
             tell(s, number);
     }
 }
@@ -93,6 +93,17 @@ void signals_wake(struct signals *s)
     tell(s, 0);
 }
 
+/* A SIGPIPE goes to the thread that wrote: one that came to this thread would end the process once it is let through. */
+static void drop_pipes(void)
+{
+    sigset_t pending, only;
+    int number;
+    sigemptyset(&only);
+    sigaddset(&only, SIGPIPE);
+    while (sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1 && sigwait(&only, &number) == 0)
+        ;
+}
+
 void signals_close(struct signals *s)
 {
     if (!s)
@@ -100,6 +111,7 @@ void signals_close(struct signals *s)
     atomic_store(&s->closing, true);
     pthread_kill(s->thread, SIGUSR1);
     pthread_join(s->thread, NULL);
+    drop_pipes();
     pthread_sigmask(SIG_SETMASK, &s->old, NULL);
     close(s->pipe[0]);
     close(s->pipe[1]);
