@@ -245,7 +245,7 @@ install: all
 	install -m 644 $(B)/libplainsong.a "$(DESTDIR)$(PREFIX)/lib/"
 	install -m 755 $(B)/$(SHARED) "$(DESTDIR)$(PREFIX)/lib/$(SONAME)"
 	ln -sf $(SONAME) "$(DESTDIR)$(PREFIX)/lib/$(SHARED)"
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@RPATH@|$(if $(DARWIN),-Wl$(comma)-rpath$(comma)$${libdir})|; s| *$$||' plainsong.pc.in > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/plainsong.pc"
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@RPATH@|$(if $(DARWIN),-Wl$(comma)-rpath$(comma)$${libdir})|; s|@LIBS@|$(if $(BREW),-L$(BREW)/lib )$(LIBS)|; s| *$$||' plainsong.pc.in > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/plainsong.pc"
 	if [ -f $(B)/libplainsong-cuda.so ]; then install -m 755 $(B)/libplainsong-cuda.so "$(DESTDIR)$(PREFIX)/lib/"; fi
 	install -m 644 include/plainsong.h "$(DESTDIR)$(PREFIX)/include/"
 	install -m 644 docs/plainsong.1 "$(DESTDIR)$(PREFIX)/share/man/man1/"

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+static const int NUMBERS[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGPIPE};
+
 struct signals {
     pthread_t thread;
     sigset_t set, old;
@@ -54,7 +56,6 @@ static int make_pipe(int fds[2], struct err *err)
 
 int signals_open(struct signals **out, struct err *err)
 {
-    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGPIPE};
     struct signals *s = mem_array(1, sizeof *s);
     *out = NULL;
     if (!s)
@@ -64,8 +65,8 @@ int signals_open(struct signals **out, struct err *err)
         return -1;
     }
     sigemptyset(&s->set);
-    for (u32 i = 0; i < COUNT(numbers); i++)
-        sigaddset(&s->set, numbers[i]);
+    for (u32 i = 0; i < COUNT(NUMBERS); i++)
+        sigaddset(&s->set, NUMBERS[i]);
     pthread_sigmask(SIG_BLOCK, &s->set, &s->old);
     int rc = pthread_create(&s->thread, NULL, take_signals, s);
     if (rc) {
@@ -93,15 +94,21 @@ void signals_wake(struct signals *s)
     tell(s, 0);
 }
 
-/* A SIGPIPE goes to the thread that wrote: one that came to this thread would end the process once it is let through. */
-static void drop_pipes(void)
+/* What came and was not taken would end the process once it is let through: a second SIGTERM, or this thread's SIGPIPE (it
+ * goes to the thread that wrote). */
+static void drop_pending(const struct signals *s)
 {
-    sigset_t pending, only;
+    sigset_t pending;
     int number;
-    sigemptyset(&only);
-    sigaddset(&only, SIGPIPE);
-    while (sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1 && sigwait(&only, &number) == 0)
-        ;
+    for (bool any = true; any;) {
+        any = false;
+        if (sigpending(&pending))
+            return;
+        for (u32 i = 0; i < COUNT(NUMBERS); i++)
+            any |= sigismember(&pending, NUMBERS[i]) == 1;
+        if (any && sigwait(&s->set, &number))
+            return;
+    }
 }
 
 void signals_close(struct signals *s)
@@ -111,7 +118,7 @@ void signals_close(struct signals *s)
     atomic_store(&s->closing, true);
     pthread_kill(s->thread, SIGUSR1);
     pthread_join(s->thread, NULL);
-    drop_pipes();
+    drop_pending(s);
     pthread_sigmask(SIG_SETMASK, &s->old, NULL);
     close(s->pipe[0]);
     close(s->pipe[1]);

@@ -19,7 +19,7 @@ int signals_wait(struct signals *s, u32 ms);
 /* Ends a signals_wait, or the next one. */
 void signals_wake(struct signals *s);
 
-/* Ends the thread and gives the calling thread its mask back. NULL is fine. */
+/* Ends the thread, forgets signals that nobody waited for, and gives the calling thread its mask back. NULL is fine. */
 void signals_close(struct signals *s);
 
 #endif
