@@ -23,7 +23,7 @@
         k_##name(at, &a.args##_, b, shm);                                                                               \
     }
 X(product_1, product) X(product_2, product) X(product_many, product) X(experts_in_1, experts_in) X(experts_out_1, experts_out)
-X(experts_in_2, experts_in) X(experts_out_2, experts_out) X(experts_in_many, experts_in) X(experts_out_many, experts_out) X(experts_in_twin, experts_in) X(experts_out_twin, experts_out) X(route_group, route) X(product_float, float) X(router, router)
+X(experts_in_2, experts_in) X(experts_out_2, experts_out) X(experts_in_many, experts_in) X(experts_out_many, experts_out) X(experts_in_twin, experts_in) X(experts_out_twin, experts_out) X(route_group, route) X(product_float, float) X(router, router) X(norm, norm) X(combine_norm, combine_norm)
 #undef X
 
 __global__ void __launch_bounds__(256, 2) e_nothing(const __grid_constant__ union gpu_args, struct bufs) {}
@@ -192,15 +192,35 @@ int main(int argc, char **argv)
                 memcpy(b[l].p, p, sizeof p);
             }
             time_it("router f32", e_product_float, args.data(), b.data(), LAYERS, GPU_SHM_FLOAT(n < 8 ? n : 8, EXPERTS), g, (double)D * EXPERTS * 4);
-            for (u32 l = 0; l < LAYERS; l++) {
+            for (u32 within = 0; within < (n <= 8 ? 2u : 1u); within++) {
+              for (u32 l = 0; l < LAYERS; l++) {
                 memset(&args[l], 0, sizeof args[l]);
                 memset(&b[l], 0, sizeof b[l]);
                 struct router_args *a = &args[l].router_;
-                a->source = n == 1 ? SRC_NORM : SRC_FLOAT, a->n_in = D, a->n_out = EXPERTS, a->x_stride = D, a->eps = 1e-6f, a->write_act = n == 1, a->rows = n;
+                a->source = within ? SRC_NORM : SRC_FLOAT, a->n_in = D, a->n_out = EXPERTS, a->x_stride = D, a->eps = 1e-6f, a->write_act = within, a->rows = n;
                 void *p[] = {in, x, norm, w_router + (u64)l * D * EXPERTS * 4, y, act};
                 memcpy(b[l].p, p, sizeof p);
             }
-            time_it("router, in parts", e_router, args.data(), b.data(), LAYERS, GPU_SHM_ROUTER(n), g, (double)D * EXPERTS * 4);
+              time_it(within ? "router, in parts, norm" : "router, in parts", e_router, args.data(), b.data(), LAYERS, GPU_SHM_ROUTER(n), g, (double)D * EXPERTS * 4);
+            }
+            for (u32 l = 0; l < LAYERS; l++) {
+                memset(&args[l], 0, sizeof args[l]);
+                memset(&b[l], 0, sizeof b[l]);
+                struct norm_args *a = &args[l].norm_;
+                a->n = D, a->x_stride = D, a->h_stride = D, a->has_norm = 1, a->write_act = a->write_h = 1, a->ranks = 1, a->eps = 1e-6f;
+                void *p[] = {in, x, norm, y, act};
+                memcpy(b[l].p, p, sizeof p);
+            }
+            time_it("norm", e_norm, args.data(), b.data(), LAYERS, GPU_SHM_NORM(D), n < g ? n : g, 0);
+            for (u32 l = 0; l < LAYERS; l++) {
+                memset(&args[l], 0, sizeof args[l]);
+                struct combine_norm_args *a = &args[l].combine_norm_;
+                a->combine.n = D, a->combine.n_used = USED, a->combine.w_at = 49152, a->combine.y_stride = D, a->combine.x_stride = D;
+                a->norm.n = D, a->norm.h_stride = D, a->norm.write_act = 1, a->norm.eps = 1e-6f;
+                void *p[] = {in, out, route, 0, 0, x, norm, y, act};
+                memcpy(b[l].p, p, sizeof p);
+            }
+            time_it("combine, norm", e_combine_norm, args.data(), b.data(), LAYERS, GPU_SHM_NORM(D), n < g ? n : g, 0);
             for (u32 l = 0; l < LAYERS && n <= 64; l++) {
                 memset(&args[l], 0, sizeof args[l]);
                 memset(&b[l], 0, sizeof b[l]);
