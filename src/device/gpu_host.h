@@ -25,7 +25,7 @@ struct gpu_class {
     u32 rows, logits;       /* logits 0: no row wants any, the last operations have no launches */
     u8 keep;                /* some rows want none: the last operations work on table 1 */
     u8 plain;               /* nothing fused: every operation of the plan by launches of its own */
-    u8 apart;               /* no two of few rows are of one slot */
+    u8 apart;               /* attention's launch may store besides (gpu_inputs.c) */
     u8 items[2], join[2], tiles[2]; /* of the tables: any rows by k_attend, of several chunks, by k_prompt */
     u8 none[3];
 };
@@ -42,7 +42,7 @@ struct gpu_list { /* launches, and the index of the plan's operation that each b
     u32 n, cap;
 };
 
-enum { GPU_APART = 8 /* rows that are looked at for it */ };
+enum { GPU_APART = 64 /* rows that are looked at for it */ };
 
 enum { GPU_SETUPS = 24, GPU_OP_LAUNCHES = 4 /* the most of one operation */ };
 

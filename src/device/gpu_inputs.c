@@ -122,13 +122,18 @@ static void put_table(struct gpu *g, const struct gpu_offsets *at, u32 table, u3
     memcpy(w + at->tiles[table], g->tiles[table], c->n_tiles * sizeof *w);
 }
 
-static bool apart(const struct gpu *g)
+/* Whether attention's launch should store besides: rows of slots of their own, so that none reads what another stores, and few items for each group,
+ * since every item rotates its queries anew. */
+static bool apart(const struct gpu *g, const struct cut *c)
 {
+    u64 units = (u64)c->n_items * (g->dev.plan->hp.n_heads / item_heads(g, c->n_items));
+    if (g->n_rows > GPU_APART || units > 2 * (u64)g->info.n_groups)
+        return false;
     for (u32 i = 0; i < g->n_rows; i++)
-        for (u32 k = 0; k < i && g->n_rows <= GPU_APART; k++)
+        for (u32 k = 0; k < i; k++)
             if (g->rows[i].slot == g->rows[k].slot)
                 return false;
-    return g->n_rows <= GPU_APART;
+    return true;
 }
 
 void gpu_fill_inputs(struct gpu *g)
@@ -138,7 +143,7 @@ void gpu_fill_inputs(struct gpu *g)
     bool keep = g->n_logits && g->n_logits < g->n_rows;
     u32 n[2] = {g->n_rows, keep ? g->n_logits : 0};
     struct cut cut[2];
-    *c = (struct gpu_class){.rows = class_rows(g->n_rows, o->max_rows), .keep = keep, .apart = apart(g), .plain = g->dev.trace != NULL};
+    *c = (struct gpu_class){.rows = class_rows(g->n_rows, o->max_rows), .keep = keep, .plain = g->dev.trace != NULL};
     c->logits = g->n_logits ? class_rows(g->n_logits, o->max_logits) : 0;
     for (u32 t = 0; t < 2; t++) {
         cut[t] = cut_rows(g, t, n[t]);
@@ -146,6 +151,7 @@ void gpu_fill_inputs(struct gpu *g)
         c->tiles[t] = cut[t].n_tiles > 0;
         c->join[t] = cut[t].join;
     }
+    c->apart = apart(g, &cut[0]);
     struct gpu_offsets at = gpu_offsets(g, c);
     memset(g->words, 0, IN_HEADER * sizeof *g->words);
     for (u32 t = 0; t < 2; t++)

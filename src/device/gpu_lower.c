@@ -10,7 +10,7 @@
  *   65-128    "             "                            tiles of 16 pairs
  *   more      product_many  "                            beyond 256: _many, of 32
  *
- * Up to 8 rows, each alone in its slot: attention's launch does what store would. Rule 1 of attention's result is in attention's launches, where single rows are all there is and heads are whole blocks; else in the product at
+ * Up to 64 rows, each alone in its slot: attention's launch does what store would. Rule 1 of attention's result is in attention's launches, where single rows are all there is and heads are whole blocks; else in the product at
  * one row, in a launch at more.
  * Where experts are joined by a launch of its own the norm that follows is in it (combine_norm).
  *
@@ -349,12 +349,12 @@ static struct store_args store_args(const struct lower *l, const struct plan_op 
                                .eps = hp->eps};
 }
 
-/* Whether k_attend stores besides: few rows, each alone in its slot, which attention's only launch reads. */
+/* Whether attention's launch stores besides: rows alone in their slots, all of which that launch reads. */
 static bool attend_stores(const struct lower *l)
 {
     const struct plan_op *next = &l->op[1];
     const struct gpu_class *c = l->c;
-    return l->rows <= FEW && c->apart && !c->plain && !c->tiles[0] && next->kind == OP_ATTEND && !(next->last && c->keep) && !l->op->whole_norm;
+    return c->apart && !c->plain && !c->tiles[0] && next->kind == OP_ATTEND && !(next->last && c->keep) && !l->op->whole_norm;
 }
 
 static void lower_store(struct lower *l)
