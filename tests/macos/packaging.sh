@@ -174,6 +174,11 @@ if command -v clang >/dev/null; then
     holds "make: a dynamic library with a name for its loader" has '-dynamiclib -install_name @rpath/libplainsong.0.dylib'
     holds "make: it is installed under both names" has 'ln -sf libplainsong.0.dylib "/opt/p/lib/libplainsong.dylib"'
     holds "make: pkg-config gives the path to look in" has 's.@RPATH@.-Wl,-rpath,\$\{libdir\}'
+    if grep -q -e '-framework Metal' Makefile; then
+        holds "make: Metal's frameworks are linked" has '-o [^ ]*/plainsong .*-framework Metal .*-lobjc'
+    else
+        echo "skipped make-frameworks: the Makefile links no Metal yet"
+    fi
     holds "make: NEON's kernels, each with its instructions" has 'march=armv8.2-a\+dotprod\+i8mm .*neon_i8mm'
     holds "make: nothing that Apple's linker and tools lack" has_not \
         'soname|exclude-libs|no-undefined|as-needed|objcopy|avx|libplainsong.so'
