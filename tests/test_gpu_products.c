@@ -852,10 +852,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(experts_in_many_multiplies), cmocka_unit_test(experts_out_1_multiplies),
         cmocka_unit_test(experts_out_2_multiplies),   cmocka_unit_test(experts_out_many_multiplies),
         cmocka_unit_test(experts_in_twin_multiplies), cmocka_unit_test(experts_out_twin_multiplies),
+        cmocka_unit_test(every_barrier_is_needed),
     };
-    const struct CMUnitTest on_request[] = {cmocka_unit_test(every_barrier_is_needed)};
-    if (argc > 1 && !strcmp(argv[1], "barriers"))
-        return cmocka_run_group_tests(on_request, open_emu, close_emu);
     if (argc > 1) /* a test's name, or a pattern of names */
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, open_emu, close_emu);
