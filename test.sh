@@ -90,7 +90,7 @@ release_programs() {
 }
 
 # What is left out under the sanitizers is said at the end.
-too_long="test_oracle test_golden test_gpu_golden"
+too_long="test_oracle test_golden test_gpu_golden test_gpu_order"
 uncounted="test_alloc"
 # Under clang's alone, which is the quicker one.
 once="test_arch test_gpu_attend test_gpu_device test_gpu_products test_gpu_rows test_products test_template test_token"

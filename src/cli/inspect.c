@@ -13,11 +13,12 @@
 struct inspect {
     bool tensors, plan;
     u32 launches;
+    const char *device;
 };
 
 static const struct opt_usage usage = {
     "inspect",
-    "plainsong inspect MODEL [--tensors] [--plan] [--launches ROWS]",
+    "plainsong inspect MODEL [--tensors] [--plan] [--launches ROWS] [--device cuda|metal]",
     "Prints what is in a GGUF file: name, shape, types, tokenizer. A file that this program would "
     "refuse to run is refused here, "
     "with the same line.",
@@ -31,7 +32,9 @@ static const struct opt table[] = {
     {0, "plan", OPT_FLAG, AT(plan), 0, 0, NULL,
      "and the operations of a step with the bytes each reads"},
     {0, "launches", OPT_U32, AT(launches), 1, 65535, "ROWS",
-     "and the kernels that a GPU runs for a step of so many rows"},
+     "and the kernels that a GPU runs for a step of so many rows, * where one waits for those before"},
+    {0, "device", OPT_CHOICE, AT(device), 0, 0, "cuda|metal",
+     "the GPU --launches is for; with --plan its launches and barriers a layer"},
 };
 
 struct opened {
@@ -172,9 +175,13 @@ static int inspect(const struct inspect *o, const char *path, struct err *err)
             putchar('\n');
             plan_print(&plan, stdout);
         }
-        if (o->launches) {
+        if (o->plan && o->device) {
             putchar('\n');
-            rc = gpu_print(&plan, o->launches, stdout, err);
+            rc = gpu_print_totals(&plan, o->device, stdout, err);
+        }
+        if (rc == 0 && o->launches) {
+            putchar('\n');
+            rc = gpu_print(&plan, o->device ? o->device : "cuda", o->launches, stdout, err);
         }
         plan_close(&plan);
     }

@@ -1,5 +1,6 @@
 /* The GPU that tests have: kernels run by gpu/emu.h on this machine's cores, each launch on a number of groups that a fixed sequence
- * picks, since no result may depend on it. Memory is the host's. */
+ * picks, since no result may depend on it. So are launches between two barriers: backwards in one step, shuffled in the next.
+ * Memory is the host's. */
 #include "device/dev_gpu.h"
 
 #include "base/pool.h"
@@ -21,11 +22,12 @@ struct emu_backend {
     struct emu *emu;
     struct emu_opts opts;
     struct block *blocks;
-    u64 n_launches;
+    u64 n_launches, n_steps;
 };
 
 struct program {
     u32 n;
+    u32 *order; /* [n] */
     struct gpu_launch list[];
 };
 
@@ -107,10 +109,11 @@ static int emu_device_copy(void *self, struct gpu_ref to, struct gpu_ref from, u
 static int emu_device_prepare(void *self, const struct gpu_launch *list, u32 n, bool one_by_one, void **program, struct err *err)
 {
     (void)self, (void)one_by_one;
-    struct program *p = malloc(sizeof *p + n * sizeof *list);
+    struct program *p = malloc(sizeof *p + n * (sizeof *list + sizeof *p->order));
     if (!p)
         return err_set(err, "out of memory: a program of %u launches", n);
     p->n = n;
+    p->order = (u32 *)(p->list + n);
     memcpy(p->list, list, n * sizeof *list);
     *program = p;
     return 0;
@@ -139,13 +142,32 @@ static int run_launch(struct emu_backend *e, const struct gpu_launch *l, struct 
     return emu_launch(e->emu, l->kernel, &l->args, &b, n_groups(e->n_launches), l->shm_bytes, err);
 }
 
+/* Each stretch up to the next flag: backwards, so that what should have waited comes first, or as chance has it. */
+static void set_order(struct program *p, u64 step)
+{
+    for (u32 from = 0, to; from < p->n; from = to) {
+        for (to = from + 1; to < p->n && !p->list[to].barrier;)
+            to++;
+        for (u32 i = from; i < to; i++)
+            p->order[i] = to - 1 - (i - from);
+        for (u32 n = to - from; step % 2 && n > 1; n--) {
+            u32 other = (u32)((step * 0x9E3779B97F4A7C15u + from) >> 33) % n;
+            u32 *a = &p->order[from + n - 1], *b = &p->order[from + other], c = *a;
+            *a = *b;
+            *b = c;
+        }
+    }
+}
+
 static int emu_device_submit(void *self, void *program, struct gpu_ref to, const void *inputs, u64 n_bytes, void *out, struct gpu_ref out_from,
                              u64 n_out, struct err *err)
 {
-    const struct program *p = program;
+    struct program *p = program;
+    struct emu_backend *e = self;
     memcpy(address(to), inputs, n_bytes);
+    set_order(p, e->n_steps++);
     for (u32 i = 0; i < p->n; i++)
-        if (run_launch(self, &p->list[i], err))
+        if (run_launch(e, &p->list[p->order[i]], err))
             return -1;
     if (n_out)
         memcpy(out, address(out_from), n_out);

@@ -4,6 +4,7 @@
 #include "device/gpu_host.h"
 #include "plan/rope.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +18,15 @@ enum {
 /* ---- memory: two regions besides the weights; counted first, then placed ---- */
 
 struct carve {
+    struct gpu *g;  /* notes where each part begins */
     u64 base, used; /* base 0: counting */
 };
 
 static struct gpu_ref take(struct carve *v, u64 n, u64 item_bytes)
 {
     struct gpu_ref r = {v->base, v->used};
+    assert(v->g->n_regions < GPU_REGIONS);
+    v->g->regions[v->g->n_regions++] = v->used;
     v->used += round_up_u64(n * item_bytes, 256);
     return r;
 }
@@ -88,7 +92,8 @@ void gpu_lay_out(struct gpu *g, u32 n_ctx, u64 base)
     g->rope_bytes = (u64)n_ctx * hp->d_rope * sizeof(float);
     g->chunks = (n_ctx + GPU_CHUNK - 1) / GPU_CHUNK;
     g->max_items = min_u32(g->dev.opts.max_rows, g->dev.opts.n_slots + SLOT_EXTRA) * g->chunks;
-    struct carve v = {.base = base};
+    struct carve v = {.g = g, .base = base};
+    g->n_regions = 0;
     carve_scratch(g, &v);
     g->rope = take(&v, g->rope_bytes, 1);
     g->scratch_bytes = v.used;

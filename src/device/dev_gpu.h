@@ -19,8 +19,10 @@ int gpu_pack(u32 type, const u8 *src, u32 n_in, u32 n_out, u8 *dst, u32 p0, u32 
  * names what differs, "" when nothing does. -1 with err: the device failed. */
 int gpu_selftest(const struct gpu_backend *b, void *self, char *bad, size_t n, struct err *err);
 
-/* gpu_print.c: the launches of a step of so many rows, each at the end of its stream. */
-int gpu_print(const struct plan *p, u32 rows, FILE *out, struct err *err);
+/* gpu_print.c, for people: the launches of a step of so many rows, each at the end of its stream, and which of them wait; how many there are a
+ * layer, over rows. device: "cuda" (an H200) or "metal" (an M1 Ultra); none need be there. */
+int gpu_print(const struct plan *p, const char *device, u32 rows, FILE *out, struct err *err);
+int gpu_print_totals(const struct plan *p, const char *device, FILE *out, struct err *err);
 
 /* gpu_shm.c: shared memory of a launch, from its kernel and arguments. */
 u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args);

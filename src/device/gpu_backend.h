@@ -16,6 +16,7 @@ struct gpu_ref { /* a place in device memory: backends say what base means (CUDA
 struct gpu_launch {
     enum gpu_kernel kernel;
     u32 n_groups, shm_bytes, n_bufs;
+    u8 barrier;              /* 1: not before all launches ahead of it are done; 0: beside those since the last 1 (gpu_order.c) */
     struct gpu_ref bufs[GPU_BUFS];
     union gpu_args args;
 };
@@ -41,8 +42,8 @@ struct gpu_backend {
     int (*upload)(void *self, struct gpu_ref to, const void *from, u64 bytes, struct err *err);
     int (*download)(void *self, void *to, struct gpu_ref from, u64 bytes, struct err *err);
     int (*copy)(void *self, struct gpu_ref to, struct gpu_ref from, u64 bytes, struct err *err);
-    /* Setup: makes a list of launches ready, in order, each seeing what those before it wrote. The list is copied. one_by_one: launched
-     * singly each step (--no-setup-cache). -1 with err. */
+    /* Setup: makes a list of launches ready. Each sees what those before its last `barrier` wrote; between two of them any order will do, the
+     * list's is one. The list is copied. one_by_one: launched singly each step (--no-setup-cache). -1 with err. */
     int (*prepare)(void *self, const struct gpu_launch *list, u32 n, bool one_by_one, void **program, struct err *err);
     void (*discard)(void *self, void *program); /* NULL is accepted; not while a submission of it is not waited for */
     /* One submission: inputs (n_bytes) to `to`, then the program, then n_out bytes from `out_from` to out. Returns when handed over;

@@ -44,7 +44,11 @@ struct gpu_list { /* launches, and the index of the plan's operation that each b
 
 enum { GPU_APART = 64 /* rows that are looked at for it */ };
 
-enum { GPU_SETUPS = 24, GPU_OP_LAUNCHES = 4 /* the most of one operation */ };
+enum {
+    GPU_SETUPS = 24,
+    GPU_OP_LAUNCHES = 4, /* the most of one operation */
+    GPU_REGIONS = 63     /* of the scratch: a bit each, and one for the arena (gpu_order.c) */
+};
 
 struct gpu_setup { /* kept from step to step; the one used longest ago makes room */
     struct gpu_class key;
@@ -65,6 +69,8 @@ struct gpu {
     struct gpu_buf kept_x, kept_q; /* table 1's rows of x and q */
     struct gpu_buf exp_up;  /* up products of chosen experts with float weights */
     struct gpu_ref inputs, rope, arena, lists, route_parts, parts, hits, picks, pick_parts;
+    u64 regions[GPU_REGIONS]; /* where the scratch's parts begin, rising: what one launch writes another may read */
+    u32 n_regions;
     u32 ids_at, w_at, pairs_at, tiles_at; /* words of the route lists */
     u32 head_bytes;         /* one head's keys, or values, of a slot's layer */
     u64 layer_bytes, slot_bytes, arena_bytes, rope_bytes, scratch_bytes;
@@ -114,6 +120,11 @@ u32 gpu_inputs_words(const struct gpu *g); /* the most a step has */
 int gpu_lower(struct gpu *g, const struct gpu_class *c, struct err *err);
 struct gpu_buf gpu_buf_of(const struct gpu *g, const struct gpu_class *c, const struct plan_op *op, enum plan_buf b);
 const char *gpu_kernel_name(enum gpu_kernel kernel);
+
+/* gpu_order.c: `barrier` of each launch of g->list, which lies in memory as gpu_lay_out has it; gpu_lower calls it. */
+void gpu_order(struct gpu *g);
+const char *gpu_access(enum gpu_kernel kernel); /* GPU_ACCESS' letters */
+u64 gpu_region(const struct gpu *g, struct gpu_ref r); /* a bit for the part of memory that holds r; 0: weights, which no launch writes */
 
 /* gpu_load.c: sizes and places of all weights in one region of memory; then their contents. */
 int gpu_place_weights(struct gpu *g, struct err *err);

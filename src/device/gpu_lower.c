@@ -413,10 +413,10 @@ static void lower_attend(struct lower *l)
 {
     if (l->c->items[l->table])
         attend_launch(l, GK_attend);
+    if (l->c->tiles[l->table]) /* beside it */
+        attend_launch(l, GK_prompt);
     if (l->c->join[l->table])
         attend_launch(l, GK_join);
-    if (l->c->tiles[l->table])
-        attend_launch(l, GK_prompt);
 }
 
 static void lower_keep(struct lower *l)
@@ -704,5 +704,6 @@ int gpu_lower(struct gpu *g, const struct gpu_class *c, struct err *err)
     }
     if (c->logits)
         lower_picks(&l);
+    gpu_order(g);
     return l.failed ? -1 : 0;
 }

@@ -2,6 +2,7 @@
 #include "device/gpu_host.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 const char *gpu_kernel_name(enum gpu_kernel kernel)
 {
@@ -50,31 +51,142 @@ static void print_launch(const struct gpu *g, u32 i, FILE *out)
     char layer[12] = "-";
     if (op->layer >= 0)
         snprintf(layer, sizeof layer, "%d", op->layer);
-    fprintf(out, "%4u %3s %-11s %-16s %7u %s\n", g->list.op[i], layer, pick ? "picks" : plan_kind_name(op->kind), gpu_kernel_name(k->kernel),
-            k->shm_bytes, source(k));
+    fprintf(out, "%4u %3s %-11s %c %-16s %7u %s\n", g->list.op[i], layer, pick ? "picks" : plan_kind_name(op->kind),
+            k->barrier ? '*' : ' ', gpu_kernel_name(k->kernel), k->shm_bytes, source(k));
 }
 
-int gpu_print(const struct plan *p, u32 rows, FILE *out, struct err *err)
+/* ---- totals ---- */
+
+struct tally {
+    u32 launches, barriers;
+};
+
+struct tallies { /* of a list: of its layers the least and the most, and what stands outside them */
+    struct tally least, most, outside, all;
+};
+
+static void tally_layer(struct tallies *t, struct tally layer)
 {
-    struct gpu g = {.dev = {.ops = &device_cuda, .plan = p, .opts = {.n_slots = rows, .max_rows = rows, .max_logits = rows}},
-                    .info = {.n_groups = 132, .shm_bytes = 227 << 10}}; /* an H200 */
-    struct gpu_class c = {.rows = rows, .logits = rows, .items = {1}, .apart = rows <= GPU_APART};
-    g.list.cap = p->n_ops * GPU_OP_LAUNCHES;
-    g.list.at = mem_array(g.list.cap, sizeof *g.list.at);
-    g.list.op = mem_array(g.list.cap, sizeof *g.list.op);
-    int rc = g.list.at && g.list.op ? gpu_place_weights(&g, err) : err_set(err, "out of memory");
-    if (rc == 0) {
-        gpu_lay_out(&g, GPU_CHUNK, 1);
-        rc = gpu_lower(&g, &c, err);
+    bool first = t->most.launches == 0;
+    if (first || layer.launches < t->least.launches)
+        t->least.launches = layer.launches;
+    if (first || layer.barriers < t->least.barriers)
+        t->least.barriers = layer.barriers;
+    if (layer.launches > t->most.launches)
+        t->most.launches = layer.launches;
+    if (layer.barriers > t->most.barriers)
+        t->most.barriers = layer.barriers;
+}
+
+/* A layer's operations follow each other. */
+static void tally(const struct gpu *g, struct tallies *t)
+{
+    const struct plan_op *ops = g->dev.plan->ops;
+    struct tally layer = {0};
+    *t = (struct tallies){.all = {0}};
+    for (u32 i = 0; i < g->list.n; i++) {
+        i32 index = ops[g->list.op[i]].layer;
+        struct tally *to = index < 0 ? &t->outside : &layer;
+        to->launches++;
+        to->barriers += g->list.at[i].barrier;
+        t->all.launches++;
+        t->all.barriers += g->list.at[i].barrier;
+        if (index >= 0 && (i + 1 == g->list.n || ops[g->list.op[i + 1]].layer != index)) {
+            tally_layer(t, layer);
+            layer = (struct tally){0};
+        }
     }
+}
+
+static const char *range(char text[24], u32 least, u32 most)
+{
+    snprintf(text, 24, least == most ? "%u" : "%u-%u", least, most);
+    return text;
+}
+
+/* ---- lists of no device ---- */
+
+struct chip {
+    const char *device, *name;
+    u32 n_groups, shm_bytes;
+};
+
+static const struct chip CHIPS[] = {{"cuda", "an H200", 132, 227 << 10}, {"metal", "an M1 Ultra", 128, 32 << 10}};
+
+static int open_list(struct gpu *g, const struct plan *p, const char *device, u32 rows, struct err *err)
+{
+    const struct chip *chip = &CHIPS[0];
+    for (u32 i = 0; i < COUNT(CHIPS); i++)
+        if (!strcmp(CHIPS[i].device, device))
+            chip = &CHIPS[i];
+    *g = (struct gpu){
+        .dev = {.ops = &device_cuda, .plan = p, .opts = {.n_slots = rows, .max_rows = rows, .max_logits = rows}},
+        .info = {.n_groups = chip->n_groups, .shm_bytes = PS_METAL ? chip->shm_bytes : CHIPS[0].shm_bytes},
+        .arena = {2, 0}};
+    g->list.cap = p->n_ops * GPU_OP_LAUNCHES;
+    g->list.at = mem_array(g->list.cap, sizeof *g->list.at);
+    g->list.op = mem_array(g->list.cap, sizeof *g->list.op);
+    if (!g->list.at || !g->list.op)
+        return err_set(err, "out of memory");
+    if (gpu_place_weights(g, err))
+        return -1;
+    gpu_lay_out(g, GPU_CHUNK, 1);
+    return 0;
+}
+
+static void close_list(struct gpu *g)
+{
+    free(g->weights);
+    free(g->list.at);
+    free(g->list.op);
+}
+
+static int lower_rows(struct gpu *g, u32 rows, struct err *err)
+{
+    struct gpu_class c = {.rows = rows, .logits = rows, .items = {1}, .apart = rows <= GPU_APART};
+    return gpu_lower(g, &c, err);
+}
+
+int gpu_print(const struct plan *p, const char *device, u32 rows, FILE *out, struct err *err)
+{
+    struct gpu g;
+    struct tallies t;
+    char launches[24], barriers[24];
+    int rc = open_list(&g, p, device, rows, err) || lower_rows(&g, rows, err) ? -1 : 0;
     if (rc == 0) {
-        fprintf(out, "%4s %3s %-11s %-16s %7s\n", "op", "lay", "kind", "kernel", "shared");
+        tally(&g, &t);
+        fprintf(out, "%4s %3s %-11s %c %-16s %7s\n", "op", "lay", "kind", '*', "kernel", "shared");
         for (u32 i = 0; i < g.list.n; i++)
             print_launch(&g, i, out);
-        fprintf(out, "\n%u launches for a step of %u rows in their first chunk of keys\n", g.list.n, rows);
+        fprintf(out, "\n* waits for all before it (a barrier); others run beside those since the last\n"
+                     "%u launches, %u barriers for a step of %u row%s in the first chunk of keys;\n",
+                t.all.launches, t.all.barriers, rows, rows == 1 ? "" : "s");
+        fprintf(out, "%s launches, %s barriers in a layer\n", range(launches, t.least.launches, t.most.launches),
+                range(barriers, t.least.barriers, t.most.barriers));
     }
-    free(g.weights);
-    free(g.list.at);
-    free(g.list.op);
+    close_list(&g);
+    return rc;
+}
+
+int gpu_print_totals(const struct plan *p, const char *device, FILE *out, struct err *err)
+{
+    static const u32 ROWS[] = {1, 2, 4, 8, 16, 32, 64, 256};
+    struct gpu g;
+    struct tallies t;
+    char launches[24], barriers[24];
+    int rc = open_list(&g, p, device, ROWS[COUNT(ROWS) - 1], err);
+    fprintf(out, "%-21s %18s %18s %14s\n", "a step of so many", "of a layer:", "outside layers:", "in all:");
+    fprintf(out, "%-21s %9s %8s %9s %8s %14s\n", "rows, one a slot", "launches", "barriers", "launches", "barriers", "launches");
+    for (u32 i = 0; !rc && i < COUNT(ROWS); i++) {
+        rc = lower_rows(&g, ROWS[i], err);
+        if (rc)
+            break;
+        tally(&g, &t);
+        fprintf(out, "%-21u %9s %8s %9u %8u %14u\n", ROWS[i], range(launches, t.least.launches, t.most.launches),
+                range(barriers, t.least.barriers, t.most.barriers), t.outside.launches, t.outside.barriers, t.all.launches);
+    }
+    if (PS_METAL != !strcmp(device, "metal"))
+        fprintf(out, "in the shape this build has, %s\n", PS_METAL ? "Apple's" : "CUDA's; `make METAL=fake` builds Apple's");
+    close_list(&g);
     return rc;
 }

@@ -259,6 +259,42 @@ enum gpu_kernel {
     GK_COUNT
 };
 
+/* What a kernel does with its buffers, X(name, a letter for each buffer from 0): r reads, x reads and writes, w writes without having read what
+ * stood there before (maybe only parts of it), o the same in rows that no other kernel with an o for that buffer has (a row's attention is done by
+ * items or by a tile, its chunks joined or not), - neither, although a launch may name one. A launch without a buffer leaves it
+ * alone. In GPU_KERNELS' order. */
+#define GPU_ACCESS(X)                                                                                            \
+    X(embed, "rrw")                                                                                              \
+    X(norm, "rrrww")                                                                                             \
+    X(swiglu, "rxrw")                                                                                            \
+    X(combine, "rrrrrx")                                                                                         \
+    X(combine_norm, "rrrrrxrww")                                                                                 \
+    X(keep, "rrrww")                                                                                             \
+    X(route, "rrw-")                                                                                             \
+    X(group, "r-xw")                                                                                             \
+    X(route_group, "rrww")                                                                                       \
+    X(store, "rxxrrrrw")                                                                                         \
+    X(attend, "rrrwoo")                                                                                          \
+    X(attend_store, "rrxwoorrrrr")                                                                               \
+    X(join, "r--roo")                                                                                            \
+    X(prompt, "rrr-o")                                                                                           \
+    X(product_1, "rrrrrrrrrwwwxw")                                                                               \
+    X(product_2, "rrrrrrrrrwwwxw")                                                                               \
+    X(product_many, "rr-rrrrrrwwwx")                                                                             \
+    X(product_float, "rrrrrrrrrwwwxwr")                                                                          \
+    X(router, "rrrrww")                                                                                          \
+    X(experts_in_1, "rrrrwrw")                                                                                   \
+    X(experts_in_2, "rrrrwrw")                                                                                   \
+    X(experts_out_1, "rrrrwrx")                                                                                  \
+    X(experts_out_2, "rrrrwrx")                                                                                  \
+    X(experts_in_twin, "-rrrwr")                                                                                 \
+    X(experts_out_twin, "-rrrwr-")                                                                               \
+    X(experts_in_many, "-rrrwr")                                                                                 \
+    X(experts_out_many, "--rrwr-")                                                                               \
+    X(pick, "rr-w")                                                                                              \
+    X(pick_join, "rrwr")                                                                                         \
+    X(probe, "rw")
+
 /* Kernels whose shared memory begins with a ring (gpu.h). */
 #define GPU_HAS_RING(kernel)                                                                                     \
     ((kernel) == GK_product_1 || (kernel) == GK_product_2 || (kernel) == GK_product_many ||  \
