@@ -107,4 +107,14 @@ divided() {
     ! divisions_are_constant "$tmp/divided.metal"
 }
 holds "planted: a division" divided
+
+# ---- run: what the start-up self-test says where matrices lie in a SIMD group otherwise than is known
+
+other_map() { # BUILD_DIR
+    ! MSL_PLANT=map "$1/msl/test_gpu_selftest" >"$tmp/map" 2>&1 && grep -q "tile of unsigned by signed bytes, tile of signed bytes, tile of 16 signed bytes" "$tmp/map" &&
+        ! grep -q "dot product" "$tmp/map"
+}
+if [ $# -gt 0 ]; then
+    holds "planted: another element map: the self-test names the tiles" other_map "$1"
+fi
 exit $failed

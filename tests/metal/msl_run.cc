@@ -126,9 +126,18 @@ half2 shim_minus(half2 a, half2 b)
     return d;
 }
 
+/* With MSL_PLANT=map the elements of matrices lie otherwise: lane 4 r + c has row r, columns 2 c and one more. */
+static bool other_map(void)
+{
+    static const char *const plant = getenv("MSL_PLANT");
+    return plant && !__builtin_strcmp(plant, "map");
+}
+
 /* Which of Metal's lanes has an element (row, column), columns 2t and 2t + 1: the map as it is published, not by gpu_metal.h's words. */
 static u32 lane_of(u32 row, u32 column)
 {
+    if (other_map())
+        return row * 4u + column / 2u;
     return (row & 4u) * 4u + (column & 4u) * 2u + (row & 3u) * 2u + (column >> 1 & 1u);
 }
 
@@ -136,6 +145,10 @@ void shim_multiply(float2 *d, half2 a, half2 b, float2 c)
 {
     word w;
     u32 q = w.lane / 4u, row = (q & 4u) + w.lane / 2u % 4u, column = (q & 2u) * 2u + w.lane % 2u * 2u;
+    if (other_map()) {
+        row = w.lane / 4u;
+        column = w.lane % 4u * 2u;
+    }
     const u32 (*all)[2] = emu_pairs(w.fiber, a.x | (u32)a.y << 16, b.x | (u32)b.y << 16);
     float x = c.x, y = c.y;
     for (u32 k = 0; k < 8u; k++) {
