@@ -31,8 +31,6 @@ void emu_call(enum gpu_kernel which, struct emu_at at, const union gpu_args *arg
 const char *emu_name(enum gpu_kernel which);
 }
 
-enum { MSL_FILE = 21 /* of barriers: no k_*.h has it; the line is that of the text */ };
-
 static void flush_denormals(bool on)
 {
 #if defined(__SSE2__)
@@ -60,10 +58,10 @@ struct word {
     }
 };
 
-void shim_threadgroup_barrier(u32 line)
+void shim_threadgroup_barrier(u32 file, u32 line)
 {
     word w;
-    emu_barrier(w.fiber, MSL_FILE, line);
+    emu_barrier(w.fiber, file, line);
 }
 void shim_simdgroup_barrier(void)
 {
