@@ -147,10 +147,8 @@ if [ "$what" = all ]; then
     # Apple's kernel text, looked at and run on the emulator (docs/gpu.md, Metal).
     if build metal-text CC=gcc METAL=fake B=build/metal msl; then
         {
-            for test in products golden attend rows router selftest; do
-                flush=
-                [ $test = golden ] && flush="env MSL_FLUSH=1"
-                echo "metal-text-$test $flush build/metal/msl/test_gpu_$test"
+            for test in products attend rows router selftest; do
+                echo "metal-text-$test build/metal/msl/test_gpu_$test"
             done
             echo "metal-text sh tests/metal/msl.sh build/metal"
         } | programs
