@@ -130,7 +130,8 @@ $(B)/serve/pages.o: $(B)/gen/page_html.h
 METAL_TEXT := tools/metal_text.sh src/base/exact.h $(wildcard src/gpu/*.h)
 $(B)/gen/kernels.metal: $(METAL_TEXT)
 	@mkdir -p $(@D)
-	sh tools/metal_text.sh > $@
+	sh tools/metal_text.sh > $@.new
+	cmp -s $@.new $@ || cp $@.new $@
 $(B)/gen/metal_text.h: $(B)/gen/kernels.metal
 	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
 $(B)/device/metal_text.o: $(B)/gen/metal_text.h

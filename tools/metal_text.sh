@@ -1,7 +1,7 @@
 #!/bin/sh
-# The kernels as one text for Apple's compiler, on stdout: src/gpu/metal_entry.h with everything it includes in its place and once, the branches of
-# other compilers and the comments left out. The rest of the preprocessing is Apple's. The text begins with what all of it stands under:
-# PS_METAL, and no contraction (docs/numerics.md, rule 11).
+# The kernels as one text for Apple's compiler, on stdout: src/gpu/metal_entry.h with everything it includes in its
+# place and once, the branches of other compilers and the comments left out. The rest of the preprocessing is Apple's.
+# The text begins with what all of it stands under: PS_METAL, and no contraction (docs/numerics.md, rule 11).
 #   sh tools/metal_text.sh > kernels.metal
 set -eu
 cd "$(dirname "$0")/../src"

@@ -1,12 +1,14 @@
-/* The words of the dialect in Metal's C++14: a branch of gpu.h, which says what each means. No Mac has run this; Metal's functions are used as
- * Apple's specification and published kernels do.
+/* The words of the dialect in Metal's C++14: a branch of gpu.h, which says what each means. No Mac has run this;
+ * Metal's functions are used as published kernels use them.
  *
- * Lanes. Metal's 8 x 8 matrices lie in a SIMD group as lane l = b4 b3 b2 b1 b0 (bits) has row b4 b2 b1, columns 2 (b3 b0) and one more: known from
- * use, not from the specification, hence probed at start (k_probe.h). Our lane is b4 b2 b1 b3 b0, so that lane 4 g + t has row g, columns 2t and
- * 2t + 1, as CUDA has it. Words that name lanes translate: a permutation of bits, so that xor masks go through it as well.
+ * Lanes. Metal's 8 x 8 matrices lie in a SIMD group as lane l = b4 b3 b2 b1 b0 (bits) has row b4 b2 b1, columns 2
+ * (b3 b0) and one more: known from use, not from the specification, hence probed at start (k_probe.h). Our lane is
+ * b4 b2 b1 b3 b0, so that lane 4 g + t has row g, columns 2t and 2t + 1, as CUDA has it. Words that name lanes
+ * translate: a permutation of bits, so that xor masks go through it as well.
  *
- * Numbers. Divisions and roots are the precise ones, correctly rounded in every mode; halves become floats by their bits, since what
- * converts may flush denormals. Bytes become halves as bits 0x6400 | n = 1024 + n, from which 1024 is taken: exact. */
+ * Numbers. Divisions and roots are the precise ones, correctly rounded in every mode; halves become floats by
+ * their bits, since what converts may flush denormals. Bytes become halves as bits 0x6400 | n = 1024 + n, from
+ * which 1024 is taken: exact. */
 #define KFN static inline __attribute__((always_inline))
 #define DEV device
 #define CON constant
@@ -105,7 +107,8 @@ KFN float sqrt_rn(float x) { return precise::sqrt(x); }
 KFN float div_rn(float a, float b) { return precise::divide(a, b); }
 KFN float div_near(float a, float b) { return precise::divide(a, b); }
 
-/* As ex_half, with a subtraction, exact, where that converts an integer: a denormal's bits under the exponent of 2^-14 are 2^-14 too much. */
+/* As ex_half, with a subtraction, exact, where that converts an integer: a denormal's bits under the exponent of
+ * 2^-14 are 2^-14 too much. */
 KFN float half_value(u32 h)
 {
     u32 bits = (h & 0x7FFFu) << 13, normal = bits + (bits < 0x0F800000u ? 0x38000000u : 0x70000000u);
@@ -132,8 +135,9 @@ KFN WGT const u32 *ring_tile(struct at at, SHM const u32 *ring, u32 slot, u32 wo
 
 /* ---- tiles: 8 x 8 matrices of halves, with float sums, exact: integers below 2^24 ----
  *
- * Column 2i + r of a step's A, row 2i + r of its B is byte 2r (odd: 2r + 1) of word i: so a word's bytes 0 and 2, or 1 and 3, are a lane's pair of A, two
- * at a time without a shift. A lane's pair of B is one byte of word g / 2 of columns 2t and 2t + 1: B comes as these words (TILE_COLS). */
+ * Column 2i + r of a step's A, row 2i + r of its B is byte 2r (odd: 2r + 1) of word i: so a word's bytes 0 and 2,
+ * or 1 and 3, are a lane's pair of A, two at a time without a shift. A lane's pair of B is one byte of word g / 2
+ * of columns 2t and 2t + 1: B comes as these words (TILE_COLS). */
 enum { TILE_COLS = 2 };
 KFN u32 tile_col(struct at at, u32 i) { return 2u * (at.lane & 3u) + i; }
 KFN u32 tile_word(struct at at) { return at.lane >> 3; }

@@ -1,7 +1,8 @@
 #!/bin/sh
-# The kernel text for Apple's compiler, looked at by clang++ on any machine: that it parses as Metal's C++14 over a small standard library of our own
-# (tests/metal/shim), with address spaces that are not each other's; that what the dialect leaves out is not there; and that each of these looks
-# can fail. Apple's own compiler has not seen the text: what this does not prove docs/gpu.md says.
+# The kernel text for Apple's compiler, looked at by clang++ on any machine: that it parses as Metal's C++14 over a
+# small standard library of our own (tests/metal/shim), with address spaces that are not each other's; that what the
+# dialect leaves out is not there; and that each of these looks can fail. Apple's own compiler has not seen the text:
+# what this does not prove docs/gpu.md says.
 #   sh tests/metal/msl.sh [BUILD_DIR]       of `make METAL=fake B=BUILD_DIR msl`: what that compiled is not compiled again
 # Prints "ok NAME" or "not ok NAME: why"; where there is no clang++, that it was skipped.
 set -u

@@ -1,8 +1,10 @@
-/* The embedded kernel text, run: compiled by clang++ over the shim and called in place of emu_call.c, so that the tests of kernels that link this hold
- * Metal's branch against the CPU's reference. A fiber's lane is Metal's lane. With MSL_FLUSH in the environment float denormals are flushed, as
- * Apple's GPUs do: for whole models, of which rule 12 says that none is met; tests of kernels feed some on purpose.
+/* The embedded kernel text, run: compiled by clang++ over the shim and called in place of emu_call.c, so that the
+ * tests of kernels that link this hold Metal's branch against the CPU's reference. A fiber's lane is Metal's lane.
+ * With MSL_FLUSH in the environment float denormals are flushed, as Apple's GPUs do: for whole models, of which
+ * rule 12 says that none is met; tests of kernels feed some on purpose.
  *
- * Of each matrix product it is asked that it is the same on any machine: its halves are integers, and so are its sums, below 2^24.
+ * Of each matrix product it is asked that it is the same on any machine: its halves are integers, and so are its
+ * sums, below 2^24.
  *
  * MSL_TEXT: the text, without the attribute [[threadgroup(0)]], which the shim's threadgroup would be put into. */
 #include MSL_TEXT
@@ -131,7 +133,8 @@ static bool other_map(void)
     return plant && !__builtin_strcmp(plant, "map");
 }
 
-/* Which of Metal's lanes has an element (row, column), columns 2t and 2t + 1: the map as it is published, not by gpu_metal.h's words. */
+/* Which of Metal's lanes has an element (row, column), columns 2t and 2t + 1: the map as it is published, not by
+ * gpu_metal.h's words. */
 static u32 lane_of(u32 row, u32 column)
 {
     if (other_map())
