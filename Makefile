@@ -44,7 +44,10 @@ endif
 
 # The CUDA backend is a plug-in of its own.
 CUDA_C := src/device/cuda_plugin.c
+# The Metal backend is for Macs (METAL=native). With METAL=fake a fake of Apple's runtime and of Metal is linked beside it, whose GPU is the emulator.
 METAL_C := src/device/dev_metal.c $(wildcard src/device/metal_*.c)
+FAKE_O := $(if $(filter fake,$(METAL)),$(patsubst tests/%.c,$(B)/tests/%.o,$(wildcard tests/metal/fake_*.c)))
+LIBS += $(if $(filter native,$(METAL)),-framework Metal -framework Foundation -framework CoreGraphics -lobjc)
 LIB_C := $(filter-out $(CUDA_C) $(if $(METAL),,$(METAL_C)),$(wildcard src/base/*.c src/model/*.c src/plan/*.c src/kernel/*.c src/gpu/*.c src/device/*.c src/engine/*.c))
 CLI_C := $(wildcard src/cli/*.c)
 SERVE_C := $(wildcard src/serve/*.c)
@@ -57,7 +60,8 @@ NEON_C := $(addprefix src/kernel/,neon.c neon_dotprod.c neon_i8mm.c)
 MACHINE := $(firstword $(subst -, ,$(TARGET)))
 VECTOR_C := $(if $(filter x86_64,$(MACHINE)),$(X86_C),$(if $(filter aarch64 arm64,$(MACHINE)),$(NEON_C)))
 LIB_O := $(filter-out $(patsubst src/%.c,$(B)/%.o,$(filter-out $(VECTOR_C),$(X86_C) $(NEON_C))),$(LIB_O))
-TEST_C := $(wildcard tests/test_*.c)
+LIB_O += $(FAKE_O)
+TEST_C := $(filter-out $(if $(FAKE_O),,tests/test_metal%),$(wildcard tests/test_*.c))
 TESTS := $(TEST_C:tests/%.c=$(B)/tests/%)
 
 # The shared library: its file, the name that programs ask the loader for, and how the linker is told so.
@@ -72,6 +76,10 @@ objects: $(LIB_O) $(CLI_O) $(SERVE_O)
 $(B)/%.o: src/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(OPT) $(FLAGS_$(*D)) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(B)/tests/metal/%.o: tests/metal/%.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) -MMD -MP -c $< -o $@
 
 # With the sanitizers -O3 takes ten times as long to compile as -O1 and finds no more.
 O3 := $(if $(filter release,$(CONFIG)),-O3)
@@ -172,6 +180,13 @@ $(B)/msl/run.o: $(B)/msl/run.ll
 $(B)/msl/%: tests/%.c $(B)/msl/run.o $(B)/internal.a
 	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/msl/run.o $(B)/internal.a -lcmocka $(LIBS)
 msl: $(MSL_TESTS)
+
+# The program with one of its files, PLANTED, edited (tests/metal/plant.sh): what the planted object defines, the archive is not asked for.
+ifneq ($(PLANTED),)
+$(PLANTED:.c=): $(PLANTED) $(CLI_O) $(B)/serve.a $(B)/internal.a
+	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) -c -o $@.o $(PLANTED)
+	$(CC) $(LDFLAGS) -o $@ $@.o $(CLI_O) $(B)/serve.a $(B)/internal.a $(SERVE_LIBS) $(LIBS)
+endif
 
 # The plug-in: kernels by nvcc, the host's part by cc; the CUDA runtime comes in whole, libcuda is found at run time. Machine code for
 # Hopper (`make cuda CUDA_GENERIC=`: for it alone); for every other GPU from compute capability 8.0 on the driver translates PTX.

@@ -3,7 +3,7 @@
 #   release   gcc         every tests/test_*.c, the command line, the layers, the house
 #   asan      gcc, clang  the same programs under AddressSanitizer and UndefinedBehaviorSanitizer, but for
 #                         those that only repeat arithmetic (long ones under clang's only), and a fuzzer's short run
-#   metal     gcc, clang  Apple's GPU kernel text: parsed, run on the emulator's fibers (tests/metal)
+#   metal     gcc, clang  Apple's GPU kernel text: parsed, run on the emulator's fibers; the Metal backend over a fake Metal (tests/metal)
 #   arm       gcc         for 64-bit Arm under qemu: arithmetic, NEON's kernels and the golden hashes (tests/arm)
 #   sh test.sh            all
 #   sh test.sh unit       the layers and tests/test_*.c of the release build; installs nothing (make check)
@@ -57,7 +57,8 @@ programs() {
     sed "s|^|$counts |" | xargs -P 2 -L 1 sh tools/program.sh
 }
 
-unit_tests=$(for c in tests/test_*.c; do t=${c#tests/}; echo "${t%.c}"; done)
+# Those of the Metal backend are of the metal build.
+unit_tests=$(for c in tests/test_*.c; do t=${c#tests/}; echo "${t%.c}"; done | grep -v '^test_metal')
 
 # The longest first.
 release_programs() {
@@ -74,6 +75,7 @@ release_programs() {
         done
         echo "page sh tests/serve/page.sh build/release/plainsong"
         echo "cli sh tests/cli/run.sh build/release/plainsong"
+        echo "metal-macho sh tests/metal/macho.sh"
         echo "house sh tests/house.sh"
         echo "macos-compile sh tests/macos/compile.sh"
         echo "macos-packaging sh tests/macos/packaging.sh"
@@ -151,6 +153,14 @@ if [ "$what" = all ]; then
                 echo "metal-text-$test build/metal/msl/test_gpu_$test"
             done
             echo "metal-text sh tests/metal/msl.sh build/metal"
+        } | programs
+    fi
+    # The Metal backend over a fake Metal.
+    if build metal CC=gcc METAL=fake B=build/metal build/metal/plainsong build/metal/tests/test_metal_host; then
+        {
+            echo "test_metal_host build/metal/tests/test_metal_host"
+            echo "metal-product sh tests/metal/product.sh build/metal/plainsong"
+            echo "metal-plant sh tests/metal/plant.sh build/metal"
         } | programs
     fi
     case $(uname -m) in

@@ -54,7 +54,7 @@ struct verify {
     double start, drawn;
     bool terminal;
     const char *now; /* the setting that runs */
-    char device[16], isa[96], golden[160];
+    char device[16], isa[96], golden[160], self_test[320];
     u32 n_threads;
     u64 told_bytes; /* of the engine whose cost was printed last */
     FILE *log; /* the lines for the report */
@@ -216,6 +216,8 @@ static int sing_alone(struct verify *v, const struct verify_wish *wish, struct e
     ps_engine_stats(v->engine, &stats);
     snprintf(v->device, sizeof v->device, "%s", stats.device);
     snprintf(v->isa, sizeof v->isa, "%s", stats.isa);
+    if (strcmp(stats.device, "cpu") != 0)
+        snprintf(v->self_test, sizeof v->self_test, "%s", stats.warning ? stats.warning : "passed");
     v->n_threads = stats.n_threads;
     v->bounds.isas = strcmp(stats.device, "cpu") == 0;
     v->bounds.threads = stats.n_threads > 0;
@@ -595,6 +597,7 @@ static int report(struct verify *v, const char *lines, const char *last, struct 
         .isa = v->isa,
         .n_threads = v->n_threads,
         .n_cores = v->n_cores,
+        .self_test = v->self_test[0] ? v->self_test : NULL,
         .golden = v->golden,
         .settings = lines,
         .last = last,

@@ -57,6 +57,8 @@ void verify_report_print(const struct verify_report *r, FILE *f)
     fprintf(f, "\ndevice    %s, %s", r->device, r->isa);
     if (r->n_threads)
         fprintf(f, ", %u threads", r->n_threads);
+    if (r->self_test)
+        fprintf(f, "\nself-test %s", r->self_test);
     fprintf(f, "\nmemory    %.1f GB available\n", (double)sysmem_available() / 1e9);
     fprintf(f, "model     %s, %s, %.1f M parameters, %llu bytes, file hash %016llx\n", info.name,
             info.arch, (double)info.n_params / 1e6, (unsigned long long)info.file_bytes,

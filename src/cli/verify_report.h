@@ -13,6 +13,7 @@ struct verify_report { /* texts may be NULL: left out */
     u64 file; /* verify_golden_file */
     const char *device, *isa;
     u32 n_threads, n_cores;
+    const char *self_test; /* of a device that has one */
     const char *golden;   /* what the frozen number said */
     const char *settings; /* the lines, one a setting */
     const char *last;     /* the last lines */

@@ -105,13 +105,20 @@ static u64 needed(struct gpu *g, u32 n_ctx)
     return g->weight_bytes + g->arena_bytes + g->scratch_bytes + RESERVE_BYTES;
 }
 
+/* In memory, and each part in a buffer. */
+static bool fits(struct gpu *g, u32 n_ctx)
+{
+    u64 most = g->info.max_buffer_bytes ? g->info.max_buffer_bytes : UINT64_MAX;
+    return needed(g, n_ctx) <= g->info.free_bytes && g->arena_bytes <= most && g->scratch_bytes <= most;
+}
+
 /* The largest context that fits; 0: none. */
 static u32 fitting_ctx(struct gpu *g)
 {
     u32 lo = 0, hi = g->dev.plan->hp.n_ctx / CTX_STEP;
     while (lo < hi) {
         u32 mid = lo + (hi - lo + 1) / 2;
-        if (needed(g, mid * CTX_STEP) <= g->info.free_bytes)
+        if (fits(g, mid * CTX_STEP))
             lo = mid;
         else
             hi = mid - 1;
@@ -125,18 +132,25 @@ static int check_memory(struct gpu *g, struct err *err)
     u32 wish = g->dev.opts.n_ctx, slots = g->dev.opts.n_slots;
     u64 need = needed(g, wish);
     double gb = (double)g->info.free_bytes / 1e9;
-    if (g->info.free_bytes == 0 || need <= g->info.free_bytes)
+    char advice[128] = "";
+    if (g->info.free_bytes == 0 || fits(g, wish))
         return 0;
-    u32 fits = fitting_ctx(g);
-    if (fits)
-        return err_set(err, "not enough memory on the GPU: --slots %u --ctx %u needs %.1f GB, %.1f GB are available: try --slots %u --ctx %u",
-                       slots, wish, (double)need / 1e9, gb, slots, fits);
+    if (need > g->info.free_bytes && g->backend->advise)
+        g->backend->advise(need, advice, sizeof advice);
+    u32 best = fitting_ctx(g);
+    if (best && need <= g->info.free_bytes)
+        return err_set(err, "not enough memory on the GPU: --slots %u --ctx %u needs a buffer of more than the largest of %.1f GB: try --slots %u --ctx %u",
+                       slots, wish, (double)g->info.max_buffer_bytes / 1e9, slots, best);
+    if (best)
+        return err_set(err, "not enough memory on the GPU: --slots %u --ctx %u needs %.1f GB, %.1f GB are available: try --slots %u --ctx %u%s",
+                       slots, wish, (double)need / 1e9, gb, slots, best, advice);
     g->dev.opts.n_slots = 1;
-    fits = fitting_ctx(g);
-    if (fits)
-        return err_set(err, "not enough memory on the GPU: --slots %u does not fit in the %.1f GB available: try --slots 1 --ctx %u", slots, gb,
-                       fits);
-    return err_set(err, "not enough memory on the GPU: the model takes %.1f GB, %.1f GB are available", (double)needed(g, CTX_STEP) / 1e9, gb);
+    best = fitting_ctx(g);
+    if (best)
+        return err_set(err, "not enough memory on the GPU: --slots %u does not fit in the %.1f GB available: try --slots 1 --ctx %u%s", slots, gb,
+                       best, advice);
+    return err_set(err, "not enough memory on the GPU: the model takes %.1f GB, %.1f GB are available%s", (double)needed(g, CTX_STEP) / 1e9, gb,
+                   advice);
 }
 
 /* ---- opening ---- */
@@ -175,12 +189,16 @@ static int open_rope(struct gpu *g, struct err *err)
 
 static int open_memory(struct gpu *g, struct err *err)
 {
-    u64 weights, scratch;
-    if (gpu_place_weights(g, err) || check_memory(g, err) || g->backend->alloc(g->self, g->weight_bytes, &weights, err) ||
-        g->backend->alloc(g->self, g->arena_bytes, &g->arena.base, err) || g->backend->alloc(g->self, g->scratch_bytes, &scratch, err))
+    u64 weights[GPU_PIECES], scratch;
+    if (gpu_place_weights(g, err) || check_memory(g, err))
+        return -1;
+    for (u32 i = 0; i < g->n_pieces; i++)
+        if (g->backend->alloc(g->self, g->piece_bytes[i], &weights[i], err))
+            return -1;
+    if (g->backend->alloc(g->self, g->arena_bytes, &g->arena.base, err) || g->backend->alloc(g->self, g->scratch_bytes, &scratch, err))
         return -1;
     gpu_lay_out(g, g->dev.opts.n_ctx, scratch);
-    return open_host_side(g, err) || open_rope(g, err) || gpu_load(g, (struct gpu_ref){weights, 0}, err) ? -1 : 0;
+    return open_host_side(g, err) || open_rope(g, err) || gpu_load(g, weights, err) ? -1 : 0;
 }
 
 static int check_form(const struct gpu *g, struct err *err)
@@ -434,3 +452,31 @@ const struct device_ops device_cuda = {.name = "cuda",
                                        .copy = gpu_copy,
                                        .logits = gpu_logits,
                                        .picks = gpu_picks};
+
+#if PS_METAL
+static int metal_open(struct device **out, const struct plan *p, const struct device_opts *opts, struct err *err)
+{
+    return gpu_device_open(out, &device_metal, &gpu_backend_metal, p, opts, err);
+}
+
+static int metal_free(u64 *free_bytes, struct err *err)
+{
+    return gpu_backend_metal.memory(0, free_bytes, err);
+}
+
+static void metal_advise(u64 need, char *text, size_t n)
+{
+    gpu_backend_metal.advise(need, text, n);
+}
+
+const struct device_ops device_metal = {.name = "metal",
+                                        .chunk = 512,
+                                        .memory = metal_free,
+                                        .advise = metal_advise,
+                                        .open = metal_open,
+                                        .close = gpu_close,
+                                        .step = gpu_step,
+                                        .copy = gpu_copy,
+                                        .logits = gpu_logits,
+                                        .picks = gpu_picks};
+#endif

@@ -7,6 +7,7 @@
 #include "device/gpu_backend.h"
 
 extern const struct gpu_backend gpu_backend_emu;
+extern const struct gpu_backend gpu_backend_metal; /* of PS_METAL builds */
 /* Opens libplainsong-cuda.so (beside the program or library, or where PLAINSONG_CUDA names it); NULL with err when it is not there. */
 const struct gpu_backend *gpu_backend_cuda(struct err *err);
 

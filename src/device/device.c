@@ -9,7 +9,13 @@
 _Static_assert((int)DEVICE_PICKS == (int)PICK_TOP && (int)DEVICE_PICK_WORDS == (int)PICK_WORDS,
                "the kernel's list is the one that device.h describes");
 
+#if PS_METAL
+static const struct device_ops *const DEVICES[] = {&device_cpu, &device_cuda, &device_metal, &device_emu};
+#define NAMES "cpu, cuda, metal, emu"
+#else
 static const struct device_ops *const DEVICES[] = {&device_cpu, &device_cuda, &device_emu};
+#define NAMES "cpu, cuda, emu"
+#endif
 
 static const struct device_ops *find(const char *name, struct err *err)
 {
@@ -17,7 +23,10 @@ static const struct device_ops *find(const char *name, struct err *err)
         if (!name || !strcmp(DEVICES[i]->name, name))
             return DEVICES[i];
     char text[64];
-    err_set(err, "--device: \"%s\" is not built in; this program has: cpu, cuda, emu", err_quote(text, sizeof text, name, strlen(name)));
+    if (!strcmp(name, "metal"))
+        err_set(err, "--device metal: it is for Macs with an M1 or later, where it is built in; this program has: " NAMES);
+    else
+        err_set(err, "--device: \"%s\" is not built in; this program has: " NAMES, err_quote(text, sizeof text, name, strlen(name)));
     return NULL;
 }
 
@@ -28,6 +37,16 @@ int device_memory(const char *name, u64 *free_bytes, struct err *err)
     if (!ops)
         return -1;
     return ops->memory ? ops->memory(free_bytes, err) : 0;
+}
+
+bool device_advise(const char *name, u64 need, char *text, size_t n)
+{
+    const struct device_ops *ops = find(name, NULL);
+    text[0] = 0;
+    if (!ops || !ops->advise)
+        return false;
+    ops->advise(need, text, n);
+    return true;
 }
 
 int device_chunk(const char *name, u32 *rows, struct err *err)

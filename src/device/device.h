@@ -49,6 +49,10 @@ struct device;
 /* Free bytes of a device with memory of its own; 0: it takes the host's. */
 int device_memory(const char *name, u64 *free_bytes, struct err *err);
 
+/* What would let that device have `need` bytes where they do not fit now: text gets "" or a sentence to go behind a refusal, from its "; " on. True
+ * where its memory is one with the host's, so that other processes' counts. */
+bool device_advise(const char *name, u64 need, char *text, size_t n);
+
 /* Prompt rows that fill a step well. */
 int device_chunk(const char *name, u32 *rows, struct err *err);
 

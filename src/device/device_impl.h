@@ -8,6 +8,7 @@ struct device_ops {
     const char *name;
     u32 chunk; /* see device_chunk */
     int (*memory)(u64 *free_bytes, struct err *err); /* NULL: the host's */
+    void (*advise)(u64 need, char *text, size_t n); /* see device_advise; NULL: nothing */
     int (*open)(struct device **out, const struct plan *p, const struct device_opts *opts, struct err *err);
     void (*close)(struct device *d);
     int (*step)(struct device *d, const struct row *rows, u32 n_rows, struct err *err);
@@ -28,5 +29,6 @@ struct device { /* first member of every device's own struct */
 };
 
 extern const struct device_ops device_cpu, device_emu, device_cuda;
+extern const struct device_ops device_metal; /* of PS_METAL builds */
 
 #endif

@@ -26,6 +26,7 @@ struct gpu_info {
     u64 total_bytes, free_bytes;
     u32 n_groups;            /* groups that run at once: grids are made this large */
     u32 shm_bytes;           /* shared memory a group can have */
+    u64 max_buffer_bytes;    /* of one alloc; 0: any */
     double peak_gb_s;        /* of its memory; 0: not known */
 };
 
@@ -33,6 +34,9 @@ struct gpu_backend {
     const char *name;
     /* Before open: free bytes of that GPU. */
     int (*memory)(u32 index, u64 *free_bytes, struct err *err);
+    /* Before open, NULL: never: what lets the GPU have `need` bytes more than it holds now, to go behind a refusal: "; do this". "" when nothing
+     * does. Where this is, the memory is one with the host's. */
+    void (*advise)(u64 need, char *text, size_t n);
     /* index: which of the machine's GPUs, from 0; one backend object drives one. opts: the device's; a plug-in cannot look
      * into them. Fills *info. On failure nothing is left behind. */
     int (*open)(void **self, u32 index, const struct device_opts *opts, struct gpu_info *info, struct err *err);

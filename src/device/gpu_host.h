@@ -11,6 +11,7 @@
 struct gpu_weight {
     struct gpu_ref at;      /* matrices: panels of gpu/layout.h, one matrix after another; a vector: floats */
     u64 mat_bytes, bytes;
+    u32 piece;              /* it lies in */
 };
 
 /* A named buffer: row r, rank k is row r * ranks + k. */
@@ -43,6 +44,7 @@ struct gpu_list { /* launches, and the index of the plan's operation that each b
 };
 
 enum { GPU_APART = 64 /* rows that are looked at for it */ };
+enum { GPU_PIECES = 32 /* of weights: one, or as many as the largest buffer asks for */ };
 
 enum {
     GPU_SETUPS = 24,
@@ -64,7 +66,8 @@ struct gpu {
     struct pool *pool;      /* packs weights */
 
     struct gpu_weight *weights; /* [plan.n_weights] */
-    u64 weight_bytes;
+    u64 weight_bytes, piece_bytes[GPU_PIECES]; /* of all; of each piece */
+    u32 n_pieces;
     struct gpu_buf bufs[BUF_COUNT];
     struct gpu_buf kept_x, kept_q; /* table 1's rows of x and q */
     struct gpu_buf exp_up;  /* up products of chosen experts with float weights */
@@ -121,14 +124,14 @@ int gpu_lower(struct gpu *g, const struct gpu_class *c, struct err *err);
 struct gpu_buf gpu_buf_of(const struct gpu *g, const struct gpu_class *c, const struct plan_op *op, enum plan_buf b);
 const char *gpu_kernel_name(enum gpu_kernel kernel);
 
+/* gpu_load.c: sizes and places of all weights in pieces of memory, each weight whole in one; then their contents. bases: the pieces'. */
 /* gpu_order.c: `barrier` of each launch of g->list, which lies in memory as gpu_lay_out has it; gpu_lower calls it. */
 void gpu_order(struct gpu *g);
 const char *gpu_access(enum gpu_kernel kernel); /* GPU_ACCESS' letters */
 u64 gpu_region(const struct gpu *g, struct gpu_ref r); /* a bit for the part of memory that holds r; 0: weights, which no launch writes */
 
-/* gpu_load.c: sizes and places of all weights in one region of memory; then their contents. */
 int gpu_place_weights(struct gpu *g, struct err *err);
-int gpu_load(struct gpu *g, struct gpu_ref region, struct err *err);
+int gpu_load(struct gpu *g, const u64 *bases, struct err *err);
 
 /* gpu_trace.c: the step whose inputs are filled, operation by operation, each told to dev.trace. */
 int gpu_trace_step(struct gpu *g, struct err *err);

@@ -1,5 +1,5 @@
-/* Weights from the mapped file to a GPU's memory, in slices: packed into panels by all threads (gpu_pack.c), then uploaded. One region
- * holds them all; a table that is used twice (embedding and output) lies there once. */
+/* Weights from the mapped file to a GPU's memory, in slices: packed into panels by all threads (gpu_pack.c), then uploaded. One piece
+ * holds them all, unless the GPU's largest buffer is smaller; a table that is used twice (embedding and output) lies there once. */
 #include "device/file_pages.h"
 #include "device/gpu_host.h"
 #include "kernel/pack.h"
@@ -17,6 +17,26 @@ static u32 panels_of(const struct plan_weight *w)
     return (w->n_out + GPU_PANEL - 1) / GPU_PANEL;
 }
 
+/* Behind what was placed last, or in a piece of its own where the two are more than a buffer holds. */
+static int place(struct gpu *g, struct gpu_weight *to, const struct plan_weight *w, struct err *err)
+{
+    u64 most = g->info.max_buffer_bytes ? g->info.max_buffer_bytes : UINT64_MAX, bytes = round_up_u64(to->bytes, ALIGN);
+    char name[96];
+    if (bytes > most)
+        return err_set(err, "--device %s: tensor %s takes %.1f GB; the GPU's largest buffer has %.1f", g->dev.ops->name,
+                       err_quote(name, sizeof name, w->tensor->name.at, w->tensor->name.len), (double)bytes / 1e9, (double)most / 1e9);
+    if (!g->n_pieces || g->piece_bytes[g->n_pieces - 1] > most - bytes) {
+        if (g->n_pieces == GPU_PIECES)
+            return err_set(err, "--device %s: the weights take more than %d buffers of %.1f GB", g->dev.ops->name, GPU_PIECES, (double)most / 1e9);
+        g->n_pieces++;
+    }
+    to->piece = g->n_pieces - 1;
+    to->at.offset = g->piece_bytes[to->piece];
+    g->piece_bytes[to->piece] += bytes;
+    g->weight_bytes += bytes;
+    return 0;
+}
+
 int gpu_place_weights(struct gpu *g, struct err *err)
 {
     const struct plan *p = g->dev.plan;
@@ -32,8 +52,8 @@ int gpu_place_weights(struct gpu *g, struct err *err)
             return err_set(err, "--device %s: weights of type %s are not for GPUs", g->dev.ops->name, dtype_info(w->tensor->type)->name);
         if (!mul_u64(to->mat_bytes, w->n_mats, &to->bytes))
             return err_set(err, "the weights need more bytes than there are");
-        to->at.offset = g->weight_bytes;
-        g->weight_bytes += round_up_u64(to->bytes, ALIGN);
+        if (place(g, to, w, err))
+            return -1;
     }
     return 0;
 }
@@ -128,12 +148,12 @@ static int load_matrices(struct loading *l, const struct plan_weight *w, const s
     return atomic_load(&j.bad) == ~0ull ? 0 : pages_refuse(w, atomic_load(&j.bad), err);
 }
 
-static int load_all(struct loading *l, const struct plan_weight **order, struct gpu_ref region, struct err *err)
+static int load_all(struct loading *l, const struct plan_weight **order, const u64 *bases, struct err *err)
 {
     struct gpu *g = l->g;
     const struct plan *p = g->dev.plan;
     for (u32 i = 0; i < p->n_weights; i++)
-        g->weights[i].at = gpu_at(region, g->weights[i].at.offset);
+        g->weights[i].at.base = bases[g->weights[i].piece];
     for (u32 i = 0; i < p->n_weights; i++) {
         const struct plan_weight *w = order[i];
         const struct gpu_weight *to = &g->weights[w - p->weights];
@@ -147,12 +167,12 @@ static int load_all(struct loading *l, const struct plan_weight **order, struct 
     return 0;
 }
 
-int gpu_load(struct gpu *g, struct gpu_ref region, struct err *err)
+int gpu_load(struct gpu *g, const u64 *bases, struct err *err)
 {
     struct loading l = {.g = g};
     const struct plan_weight **order = pages_order(g->dev.plan, &l.total, &l.scarce);
     double start = time_now();
-    int rc = order ? load_all(&l, order, region, err) : err_set(err, "out of memory: table of weights");
+    int rc = order ? load_all(&l, order, bases, err) : err_set(err, "out of memory: table of weights");
     free(order);
     mem_free(l.stage, l.stage_bytes);
     if (rc)

@@ -2,6 +2,7 @@
 #include "engine/budget.h"
 
 #include "base/sysmem.h"
+#include "device/device.h"
 
 #include <stdio.h>
 
@@ -44,22 +45,42 @@ static u32 fitting_ctx(const struct budget *b, u32 n_slots)
     return fits >= b->plan->hp.n_ctx ? b->plan->hp.n_ctx : (u32)fits / CTX_STEP * CTX_STEP;
 }
 
-/* "; another plainsong (pid 12) holds 17.4 GB", or nothing: what it holds of a device's own memory is not known. */
-static const char *others(const struct budget *b, char *text, size_t n)
+/* What stands behind a refusal for want of `need` bytes: "; another plainsong (pid 12) holds 17.4 GB", where its memory is this one's (not of a
+ * device that has its own), and what the device knows to do. Or nothing. */
+static const char *behind(const struct budget *b, u64 need, char *text, size_t n)
 {
     u32 pid;
     u64 bytes;
+    char advice[128] = "";
+    bool shared = !b->own || (b->device && device_advise(b->device, need, advice, sizeof advice));
     text[0] = 0;
-    if (!b->own && sysmem_others(&pid, &bytes))
-        snprintf(text, n, "; another plainsong (pid %u) holds %.1f GB", pid, (double)bytes / 1e9);
+    if (shared && sysmem_others(&pid, &bytes))
+        snprintf(text, n, "; another plainsong (pid %u) holds %.1f GB%s", pid, (double)bytes / 1e9, advice);
+    else
+        snprintf(text, n, "%s", advice);
     return text;
+}
+
+static int refuse(const struct budget *b, u32 wish, u32 fits, struct err *err)
+{
+    u32 alone = fitting_ctx(b, 1);
+    u64 need = fixed_bytes(b) + wish * position_bytes(b, b->n_slots);
+    double gb = (double)b->available / 1e9;
+    char who[256];
+    if (fits)
+        return err_set(err, "not enough memory: --slots %u --ctx %u needs %.1f GB, %.1f GB are available: try --slots %u --ctx %u%s", b->n_slots,
+                       wish, (double)need / 1e9, gb, b->n_slots, fits, behind(b, need, who, sizeof who));
+    need = need > b->available ? need : fixed_bytes(b) + CTX_STEP * position_bytes(b, b->n_slots);
+    if (alone)
+        return err_set(err, "not enough memory: --slots %u does not fit in the %.1f GB available: try --slots 1 --ctx %u%s", b->n_slots, gb, alone,
+                       behind(b, need, who, sizeof who));
+    return err_set(err, "not enough memory: the model takes %.1f GB, %.1f GB are available%s", (double)fixed_bytes(b) / 1e9, gb,
+                   behind(b, need, who, sizeof who));
 }
 
 u32 budget_ctx(const struct budget *b, u32 wish, struct err *err)
 {
-    u32 top = b->plan->hp.n_ctx, fits = fitting_ctx(b, b->n_slots), alone = fitting_ctx(b, 1);
-    double gb = (double)b->available / 1e9;
-    char who[96];
+    u32 top = b->plan->hp.n_ctx, fits = fitting_ctx(b, b->n_slots);
     if (wish > top) {
         err_set(err, "--ctx %u: this model reads at most %u positions", wish, top);
         return 0;
@@ -68,15 +89,6 @@ u32 budget_ctx(const struct budget *b, u32 wish, struct err *err)
         return wish ? wish : fits;
     if (!wish && b->available == 0)
         return top;
-    if (fits)
-        err_set(err, "not enough memory: --slots %u --ctx %u needs %.1f GB, %.1f GB are available: try --slots %u --ctx %u%s",
-                b->n_slots, wish, (double)(fixed_bytes(b) + wish * position_bytes(b, b->n_slots)) / 1e9, gb,
-                b->n_slots, fits, others(b, who, sizeof who));
-    else if (alone)
-        err_set(err, "not enough memory: --slots %u does not fit in the %.1f GB available: try --slots 1 --ctx %u%s",
-                b->n_slots, gb, alone, others(b, who, sizeof who));
-    else
-        err_set(err, "not enough memory: the model takes %.1f GB, %.1f GB are available%s", (double)fixed_bytes(b) / 1e9, gb,
-                others(b, who, sizeof who));
+    refuse(b, wish, fits, err);
     return 0;
 }

@@ -12,6 +12,7 @@ struct budget {
     u32 n_slots, max_rows;
     u64 available; /* bytes, 0: not known */
     bool own;      /* they are the device's own */
+    const char *device; /* which may know how to have more; NULL: the host */
 };
 
 /* The context a slot gets: wish if it fits; for 0 the largest that does, up to the model's own. 0 on failure, with err:
