@@ -199,7 +199,7 @@ CUDA_LIBRARIES = $(call nvcc_says,LIBRARIES)
 CUDA_HOPPER := -gencode arch=compute_90a,code=sm_90a
 CUDA_GENERIC := -gencode arch=compute_80,code=compute_80
 NVCC_FLAGS := -std=c++17 -O3 -fmad=false -Isrc -Xcompiler -fPIC,-fvisibility=hidden,-fno-threadsafe-statics,-fno-exceptions
-CUDA_PARTS := 0 1 2 3 4 5
+CUDA_PARTS := 0 1 2 3 4 5 6
 $(CUDA_PARTS:%=$(B)/cuda/cuda_entry_%.obj): $(B)/cuda/cuda_entry_%.obj: src/device/cuda_entry.cu src/device/cuda_entry.h $(wildcard src/gpu/*.h) src/base/exact.h Makefile
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -DCUDA_PART=$* $(CUDA_HOPPER) $(CUDA_GENERIC) $(NVCCFLAGS) -c -o $@ $<

@@ -10,6 +10,8 @@
 #     prompt    prompts of 512, 2048 and 8192     long   decode at 1 and 8 streams after 2048, 8192 and 32768, f16 and q8_0; 128 streams
 #     clock     a step's kernels, each one's time in the step and the gaps between, at 1, 8, 16 and 64 streams
 #     modes     48 layers at 1 and 8 streams in each mode        kernels   bench/kernels.cu, built there by nvcc
+#     few       bench/few.cu: kernels of few rows, old and new, in four builds; then 1 to 8 streams and the checks with the new ones (modes graph,few and
+#               graph,pdl,few)
 #     sanitize  compute-sanitizer on plainsong-tiny               ncu      counters of a step's kernels at 1 stream
 #   MODE=... (PLAINSONG_CUDA_MODE) for bench, prompt, long and hash; DIR: where files go; LIMIT: seconds a step may take
 # Each step ends with a short table or "ok" lines; logs go to $OUT, where that is set. Status 1 when a check failed.
@@ -202,6 +204,29 @@ step_kernels() {
     limited 120 build/kernels 2>&1 | tee "$logs/kernels.log"
 }
 
+build_few() { # NAME FLAGS...
+    name=$1
+    shift
+    nvcc -std=c++17 -gencode arch=compute_90a,code=sm_90a -fmad=false -O3 -Isrc "$@" -o "build/$name" bench/few.cu >"$logs/$name-nvcc.log" 2>&1
+}
+step_few() {
+    build_few few & build_few few-2 -DGPU_FEW_TILES=2u & build_few few-1 -DGPU_FEW_TILES=1u & build_few few-wide -DGROUPS=1 &
+    wait
+    for name in few few-2 few-1 few-wide; do
+        echo "-- $name"
+        limited 60 "build/$name" 2>&1 | tee "$logs/$name.log"
+        grep -q "same bytes" "$logs/$name.log" && ! grep -q DIFFER "$logs/$name.log" || { echo "not ok $name"; failed=1; }
+    done
+    find_files
+    for mode in graph graph,few graph,pdl,few; do
+        PLAINSONG_CUDA_MODE=$mode
+        holds "golden $mode" 60 "golden-$mode.log" "$program" verify --device cuda --golden
+        [ ! -f "$(file q4_0-48)" ] ||
+            { bench "few-$mode" 120 -m "$(file q4_0-48)" --device cuda --streams 1,2,4,8 --prompt 128 --gen 128 --ctx 512 && table "$logs/few-$mode.json"; }
+    done
+    PLAINSONG_CUDA_MODE=${MODE:-graph}
+}
+
 sanitizer() { # NAME MODE ARGS...
     name=$1 PLAINSONG_CUDA_MODE=$2
     shift 2
@@ -240,7 +265,7 @@ for (i, name), m in sorted(rows.items()):
 [ -x "$program" ] || { echo "no $program: make h200-kit" >&2; exit 1; }
 for step in "$@"; do
     case $step in
-    check | verify | files | hash | bench | prompt | long | clock | modes | kernels | sanitize | ncu) begin_s=$(date +%s); "step_$step" ;;
+    check | verify | files | hash | bench | prompt | long | clock | modes | kernels | few | sanitize | ncu) begin_s=$(date +%s); "step_$step" ;;
     files-k | bench-k) begin_s=$(date +%s); "step_${step%-k}_k" ;;
     *) echo "no such step: $step" >&2; exit 2 ;;
     esac

@@ -217,12 +217,15 @@ static int t_submit(void *self, void *program, struct gpu_ref to, const void *in
     return 0;
 }
 
+static u32 few_rows; /* device_opts */
+
 static struct device *start(const struct model *m, enum kv_type kv, u32 n_ctx, struct gpu_backend *b)
 {
     struct err err;
     struct device *d;
     struct device_opts o = {.n_threads = 1 /* fork */, .n_slots = N_SLOTS, .n_ctx = n_ctx, .kv = kv,
-                            .max_rows = min_u32(n_ctx, MAX_ROWS), .max_logits = N_SLOTS, .no_setup_cache = true};
+                            .max_rows = min_u32(n_ctx, MAX_ROWS), .max_logits = N_SLOTS, .no_setup_cache = true,
+                            .few_rows = few_rows};
     turn.how = AS_LISTED;
     turn.without = NONE;
     *b = gpu_backend_emu;
@@ -466,6 +469,14 @@ static void long_prompts(void **state)
     close_plan(&m);
 }
 
+/* The kernels of few rows, which are not taken by themselves. */
+static void few_rows_of_the_shipped_model(void **state)
+{
+    few_rows = 8;
+    the_shipped_model(state);
+    few_rows = 0;
+}
+
 /* Of those above some launch had each of the table's lines: but the self-test's. */
 static void every_kernel_was_there(void **state)
 {
@@ -496,6 +507,7 @@ int main(void)
         cmocka_unit_test(every_architecture),
         cmocka_unit_test(long_prompts),
         cmocka_unit_test(the_shipped_model),
+        cmocka_unit_test(few_rows_of_the_shipped_model),
         cmocka_unit_test(every_kernel_was_there),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

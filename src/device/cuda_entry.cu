@@ -11,20 +11,10 @@
      : (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 ||\
        (kernel) == GK_experts_in_twin || (kernel) == GK_experts_out_twin ? 4 \
      : (kernel) == GK_product_many || (kernel) == GK_experts_in_many || (kernel) == GK_experts_out_many ? 5                  \
+     : (kernel) >= GK_few_1 && (kernel) <= GK_few_out ? 6                                                                   \
                                                                                                         : 0)
 #define NAME_OF_2(part) cuda_entry_##part
 #define NAME_OF(part) NAME_OF_2(part)
-
-/* Programmatic dependent launch: this kernel may be placed on an SM while the one before it still runs. It touches nothing until that one
- * has ended, whole and visible, and lets the next be placed. Without the launch attribute both are nothing. As every kernel waits for
- * its predecessor's end, it waits for all of them. */
-KFN void in_turn(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" : : : "memory");
-    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
-#endif
-}
 
 /* Nanoseconds, of all SMs alike. */
 KFN u64 clock_now(void)
@@ -45,7 +35,8 @@ KFN u64 clock_now(void)
         struct at at = cuda_at(&ring);                                                                                      \
         if (GPU_HAS_RING(GK_##name))                                                                                        \
             ring_open(at, shm);                                                                                             \
-        in_turn();                                                                                                          \
+        if (!GPU_LOADS_FIRST(GK_##name))                                                                                    \
+            in_turn();                                                                                                      \
         if (clock && at.id == 0u)                                                                                           \
             clock[2u * at.group] = clock_now();                                                                             \
         k_##name(at, &args.type##_, bufs, shm);                                                                             \

@@ -11,13 +11,14 @@ extern "C" {
 
 /* void kernel(union gpu_args args, struct bufs bufs, u64 *clock): any number of groups, GPU_THREADS threads each. clock: NULL, or where each
  * group leaves its begin and its end, in nanoseconds. cuda_entry.cu is compiled for each part: NULL for a kernel of another. */
-enum { CUDA_PARTS = 6 };
+enum { CUDA_PARTS = 7 };
 const void *cuda_entry_0(enum gpu_kernel kernel);
 const void *cuda_entry_1(enum gpu_kernel kernel);
 const void *cuda_entry_2(enum gpu_kernel kernel);
 const void *cuda_entry_3(enum gpu_kernel kernel);
 const void *cuda_entry_4(enum gpu_kernel kernel);
 const void *cuda_entry_5(enum gpu_kernel kernel);
+const void *cuda_entry_6(enum gpu_kernel kernel);
 
 /* void walk(const struct cuda_walk *list, u32 n, struct cuda_meeting *m): the list in order, in one cooperative launch of at most
  * CUDA_WALK_GROUPS groups an SM; dynamic shared memory: the most that a launch of the list wants, a ring before it where it has none of

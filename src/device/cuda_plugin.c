@@ -6,6 +6,7 @@
  *   walk   one kernel that walks the list with grid barriers (cuda_walk.cu): on Hopper, for steps of few rows; else a graph
  *   plain  launches one by one; always so for programs prepared one_by_one
  * behind a comma: pdl   kernels may be placed before the one before them has ended (graph, plain)
+ *                 few   steps of at most 8 rows by the kernels of gpu/k_few.h: for measuring
  *                 ahead the walk fetches a launch's weights into L2 while the one before it ends
  *                 clock a table of each program's launches in its last step goes to stderr when it is discarded (graph, plain): for measuring
  * All work of a backend goes to one stream, so everything is in order. After a device error CUDA answers every call with it: calls
@@ -26,7 +27,7 @@ enum { STAGE_BYTES = 16 << 20, STAGES = 2, PINNED_LEAST = 1 << 16 };
 static const void *cuda_entry(enum gpu_kernel kernel)
 {
     static const void *(*const PARTS[CUDA_PARTS])(enum gpu_kernel) = {cuda_entry_0, cuda_entry_1, cuda_entry_2,
-                                                                      cuda_entry_3, cuda_entry_4, cuda_entry_5};
+                                                                      cuda_entry_3, cuda_entry_4, cuda_entry_5, cuda_entry_6};
     const void *found = NULL;
     for (u32 i = 0; i < CUDA_PARTS && !found; i++)
         found = PARTS[i](kernel);
@@ -56,7 +57,7 @@ struct pinned { /* host memory the device reads and writes */
 struct cuda {
     int index;
     enum mode mode;
-    bool pdl, ahead, clock;
+    bool pdl, ahead, clock, few;
     u32 n_sms, shm_bytes;
     cudaStream_t stream;
     struct pinned stage[STAGES];
@@ -159,12 +160,14 @@ static int read_mode(struct cuda *c, struct err *err)
             c->mode = MODE_PLAIN;
         else if (n == 3 && !memcmp(s, "pdl", n))
             c->pdl = true;
+        else if (n == 3 && !memcmp(s, "few", n))
+            c->few = true;
         else if (n == 5 && !memcmp(s, "ahead", n))
             c->ahead = true;
         else if (n == 5 && !memcmp(s, "clock", n))
             c->clock = true;
         else
-            return err_set(err, "PLAINSONG_CUDA_MODE: \"%s\"; expected graph, walk or plain, and pdl, ahead or clock, with commas between",
+            return err_set(err, "PLAINSONG_CUDA_MODE: \"%s\"; expected graph, walk or plain, and pdl, ahead, few or clock, with commas between",
                            err_quote(text, sizeof text, s, n));
         s += n + (s[n] == ',');
     }
@@ -199,6 +202,7 @@ static int read_info(struct cuda *c, struct gpu_info *info, struct err *err)
                               .free_bytes = left,
                               .n_groups = c->n_sms * (groups >= 1 && groups <= 8 ? groups : 2),
                               .shm_bytes = c->shm_bytes,
+                              .few_rows = c->few ? 8 : 0,
                               .peak_gb_s = (double)khz * 2e3 * bits / 8 / 1e9}; /* two words a clock */
     snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, prop.name);
     return 0;
@@ -496,7 +500,7 @@ static int launch_all(struct cuda *c, const struct program *p, struct err *err)
 /* Dense weights that a product reads from its first panel to its last. */
 static void set_ahead(struct cuda_walk *w, const struct gpu_launch *l)
 {
-    if (l->kernel < GK_product_1 || l->kernel > GK_product_many)
+    if ((l->kernel < GK_product_1 || l->kernel > GK_product_many) && (l->kernel < GK_few_1 || l->kernel > GK_few_8))
         return;
     const struct product_args *a = &l->args.product_;
     for (u32 i = 0; i < a->n_mats && i < CUDA_WALK_AHEAD; i++) {

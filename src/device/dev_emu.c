@@ -58,7 +58,7 @@ static int emu_device_open(void **self, u32 index, const struct device_opts *opt
         emu_device_close(e);
         return err_set(err, "out of memory: the emulator of %u threads", opts->n_threads);
     }
-    *info = (struct gpu_info){.n_groups = MAX_GROUPS, .shm_bytes = SHM_BYTES};
+    *info = (struct gpu_info){.few_rows = opts->few_rows, .n_groups = MAX_GROUPS, .shm_bytes = SHM_BYTES};
     snprintf(info->name, sizeof info->name, "emulated");
     *self = e;
     return 0;

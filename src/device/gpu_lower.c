@@ -14,6 +14,9 @@
  * one row, in a launch at more.
  * Where experts are joined by a launch of its own the norm that follows is in it (combine_norm).
  *
+ * Up to FEW_ROWS rows (or a backend's few_rows), where types and shared memory allow: few_1, _2, _4, _8 for products, few_in and few_out for experts,
+ * which writes act rows and joins the experts.
+ *
  * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up. */
 #include "device/gpu_host.h"
 
@@ -32,9 +35,14 @@ struct lower {
     const struct plan_op *store; /* left to attention's launch, or NULL */
     const struct plan_op *done; /* a norm that the launches before it did, or NULL */
     bool fused_out;             /* experts: a pair by itself, joined by experts_out */
+    bool few;                   /* and by k_few.h's kernels */
     struct err *err;
     bool failed;
 };
+
+#ifndef FEW_ROWS
+#define FEW_ROWS 0 /* none: k_few.h's kernels have not been measured yet (docs/performance.md has what is expected of them) */
+#endif
 
 enum { ALONE = 1, FEW = 8, FUSED_OUT = 4, ONE_GROUP_ROUTES = 64, TWIN_FROM = 9, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
 
@@ -202,10 +210,29 @@ static void fill_product(const struct lower *l, struct gpu_launch *k, struct pro
     }
 }
 
+/* Whether k_few.h's kernels are for so many rows. */
+static bool few_rows(const struct lower *l)
+{
+    return !l->c->plain && l->rows <= FEW && (l->rows <= FEW_ROWS || l->rows <= l->g->info.few_rows);
+}
+
+/* That of them which takes this product. GK_COUNT: none does. */
+static enum gpu_kernel few_product(const struct lower *l, const union gpu_args *args)
+{
+    const struct product_args *a = &args->product_;
+    enum gpu_kernel k = l->rows <= 1 ? GK_few_1 : l->rows <= 2 ? GK_few_2 : l->rows <= 4 ? GK_few_4 : GK_few_8;
+    bool takes = few_rows(l) && gpu_shm_bytes(k, args) <= l->g->info.shm_bytes;
+    for (u32 m = 0; m < a->n_mats; m++)
+        takes &= GPU_FEW_TYPE(a->type[m]);
+    return takes ? k : GK_COUNT;
+}
+
 /* The kernel for so many rows, or a lower tile where shared memory does not hold the higher one. */
 static enum gpu_kernel product_kernel(const struct lower *l, const union gpu_args *args)
 {
     static const enum gpu_kernel HIGH[] = {GK_product_1, GK_product_2};
+    if (few_product(l, args) != GK_COUNT)
+        return few_product(l, args);
     if (l->rows > MANY && gpu_shm_bytes(GK_product_many, args) <= l->g->info.shm_bytes)
         return GK_product_many;
     u32 i = l->rows <= FEW ? 0 : 1; /* tiles of 32 rows were slower: such a group fills an SM alone */
@@ -448,7 +475,7 @@ static const struct plan_op *next_of(const struct lower *l, enum plan_kind kind)
 
 static bool per_row(const struct lower *l)
 {
-    return l->fused_out || l->g->dev.opts.experts_per_row;
+    return (l->fused_out && l->rows <= FUSED_OUT) || l->g->dev.opts.experts_per_row;
 }
 
 /* Height of the tiles of pairs, and with it which kernels: 8, 16 or 32. */
@@ -481,6 +508,20 @@ static void route_launch(struct lower *l, enum gpu_kernel kernel)
     ready(l, k);
 }
 
+/* Whether few_in and few_out take the experts. */
+static bool few_experts(const struct lower *l)
+{
+    const struct hparams *hp = &l->g->dev.plan->hp;
+    const struct plan_op *in = next_of(l, OP_EXPERTS_IN), *out = next_of(l, OP_EXPERTS_OUT);
+    u32 gate = of_plan(l, in->mats[0].weight)->tensor->type, up = of_plan(l, in->mats[1].weight)->tensor->type;
+    u32 down = of_plan(l, out->mats[0].weight)->tensor->type;
+    union gpu_args a = {.experts_in_ = {.n_in = hp->d_model, .few = l->rows}},
+                   b = {.experts_out_ = {.n_in = hp->d_ff_exp, .n_used = hp->n_used, .fused = l->rows}};
+    return few_rows(l) && !next_of(l, OP_COMBINE)->shared && gate == up && GPU_FEW_TYPE(gate) && GPU_FEW_TYPE(down) &&
+           hp->d_ff_exp % 32 == 0 && gpu_shm_bytes(GK_few_in, &a) <= l->g->info.shm_bytes &&
+           gpu_shm_bytes(GK_few_out, &b) <= l->g->info.shm_bytes;
+}
+
 /* Whether experts_out joins the experts: few rows, and shared memory for all their pairs. */
 static bool fuses(const struct lower *l)
 {
@@ -506,7 +547,8 @@ static bool twin(const struct lower *l, const struct plan_op *op)
 
 static void lower_route(struct lower *l)
 {
-    l->fused_out = fuses(l);
+    l->few = few_experts(l);
+    l->fused_out = l->few || fuses(l);
     if (l->rows <= ONE_GROUP_ROUTES) {
         route_launch(l, GK_route_group);
         return;
@@ -532,18 +574,25 @@ static void float_pairs(struct lower *l, u32 m, const struct gpu_buf *from, cons
     ready(l, k);
 }
 
+/* Rows of a class where it has one number of them, else 0. */
+static u32 exact_rows(const struct lower *l)
+{
+    return l->rows <= 2 ? l->rows : 0;
+}
+
 static void quantised_pairs(struct lower *l, u32 m, const struct gpu_buf *from, const struct gpu_buf *to, u32 per)
 {
     const struct plan_mat *mat = &l->op->mats[m];
     const struct plan_weight *w = of_plan(l, mat->weight);
     struct gpu_buf x = buf(l, BUF_X);
     bool two = l->op->kind == OP_EXPERTS_OUT && twin(l, l->op);
-    struct gpu_launch *k = launch(l, two ? GK_experts_out_twin : by_height(l, GK_experts_out_1, GK_experts_out_2, GK_experts_out_many));
-    k->args.experts_out_ = (struct experts_out_args){.which = l->table, .source = l->fused_out || two ? SRC_FLOAT : SRC_ACT,
+    struct gpu_launch *k = launch(l, l->few ? GK_few_out : two ? GK_experts_out_twin : by_height(l, GK_experts_out_1, GK_experts_out_2, GK_experts_out_many));
+    k->args.experts_out_ = (struct experts_out_args){.which = l->table, .source = !l->few && (l->fused_out || two) ? SRC_FLOAT : SRC_ACT,
                                                      .n_in = w->n_in, .n_out = w->n_out, .x_stride = from->stride, .y_stride = to->stride,
                                                      .res_stride = x.stride, .type = w->tensor->type, .n_used = l->g->dev.plan->hp.n_used,
                                                      .ids_at = l->g->ids_at, .w_at = l->g->w_at, .pairs_at = l->g->pairs_at,
-                                                     .tiles_at = l->g->tiles_at, .per = per, .fused = l->fused_out ? l->rows : 0};
+                                                     .tiles_at = l->g->tiles_at, .per = per, .fused = l->fused_out ? l->rows : 0,
+                                                     .rows = exact_rows(l)};
     k->bufs[1] = from->x;
     k->bufs[2] = from->act;
     k->bufs[3] = weight(l, mat->weight);
@@ -578,20 +627,21 @@ static void lower_experts_in(struct lower *l)
 {
     const struct plan_mat *gate = &l->op->mats[0], *up = &l->op->mats[1];
     const struct plan_op *out = next_of(l, OP_EXPERTS_OUT);
-    bool act_wanted = quantised(l, out->mats[0].weight) && !l->fused_out && !twin(l, out);
+    bool act_wanted = quantised(l, out->mats[0].weight) && (!l->fused_out || l->few) && !twin(l, out);
     if (!quantised(l, gate->weight) || !quantised(l, up->weight)) {
         apart_experts_in(l, act_wanted);
         return;
     }
     const struct plan_weight *w = of_plan(l, gate->weight);
-    struct gpu_launch *k = launch(l, twin(l, l->op) ? GK_experts_in_twin : by_height(l, GK_experts_in_1, GK_experts_in_2, GK_experts_in_many));
+    struct gpu_launch *k = launch(l, l->few ? GK_few_in : twin(l, l->op) ? GK_experts_in_twin : by_height(l, GK_experts_in_1, GK_experts_in_2, GK_experts_in_many));
     struct gpu_buf h = buf(l, BUF_H), act = buf(l, BUF_EXP_ACT);
     bool can = k->kernel == GK_experts_in_1 || k->kernel == GK_experts_in_2;
-    bool here = act_wanted && !l->c->plain && can && GPU_EXPERTS_IN_ACT(w->n_in, w->n_out); /* rule 1 by itself */
+    bool here = l->few || (act_wanted && !l->c->plain && can && GPU_EXPERTS_IN_ACT(w->n_in, w->n_out)); /* rule 1 by itself */
     k->args.experts_in_ = (struct experts_in_args){.which = l->table, .n_in = w->n_in, .n_out = w->n_out, .y_stride = act.stride,
                                                    .type_gate = w->tensor->type, .type_up = of_plan(l, up->weight)->tensor->type,
                                                    .n_used = l->g->dev.plan->hp.n_used, .pairs_at = l->g->pairs_at,
-                                                   .tiles_at = l->g->tiles_at, .write_act = here};
+                                                   .tiles_at = l->g->tiles_at, .write_act = here, .few = l->rows,
+                                                   .rows = exact_rows(l), .ids_at = l->g->ids_at};
     k->bufs[1] = h.act;
     k->bufs[2] = weight(l, gate->weight);
     k->bufs[3] = weight(l, up->weight);

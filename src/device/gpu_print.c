@@ -21,6 +21,10 @@ static const char *source(const struct gpu_launch *k)
     case GK_product_1:
     case GK_product_2:
     case GK_product_many:
+    case GK_few_1:
+    case GK_few_2:
+    case GK_few_4:
+    case GK_few_8:
         return NAMES[k->args.product_.source];
     case GK_product_float:
         return k->args.float_.p.source == SRC_NORM ? "norm within" : "";
@@ -38,6 +42,10 @@ static const char *source(const struct gpu_launch *k)
         return k->args.experts_out_.source == SRC_FLOAT ? "rule 1 within" : "";
     case GK_experts_out_1:
         return k->args.experts_out_.fused ? "rule 1 within, experts joined" : "";
+    case GK_few_in:
+        return "a pair by itself, rule 1 of the output";
+    case GK_few_out:
+        return "experts joined";
     default:
         return "";
     }

@@ -28,6 +28,12 @@ static u32 all_outputs(const struct product_args *a)
     return n;
 }
 
+static u32 few_bytes(enum gpu_kernel kernel, const struct product_args *a)
+{
+    u32 rows = kernel == GK_few_1 ? 1 : kernel == GK_few_2 ? 2 : kernel == GK_few_4 ? 4 : 8;
+    return GPU_SHM_FEW(rows, a->n_in, a->source != SRC_ACT);
+}
+
 u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
 {
     const struct experts_out_args *out = &args->experts_out_;
@@ -60,6 +66,15 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
         return GPU_SHM_TWIN(args->experts_in_.type_gate, args->experts_in_.n_in);
     case GK_experts_out_twin:
         return GPU_SHM_TWIN(out->type, out->n_in);
+    case GK_few_1:
+    case GK_few_2:
+    case GK_few_4:
+    case GK_few_8:
+        return few_bytes(kernel, &args->product_);
+    case GK_few_in:
+        return GPU_SHM_FEW_IN(args->experts_in_.few, args->experts_in_.n_in);
+    case GK_few_out:
+        return GPU_SHM_FEW_OUT(out->fused, out->n_used, out->n_in);
     case GK_group:
     case GK_route_group:
         return GPU_SHM_ROUTE(args->route_.n_experts);

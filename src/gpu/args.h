@@ -90,6 +90,8 @@ struct product_args {
     u32 res_stride;
     u32 write_act;
 };
+/* Types that k_few.h takes. */
+#define GPU_FEW_TYPE(t) ((t) == GT_Q4_0 || (t) == GT_Q8_0 || (t) == GT_Q4_K || (t) == GT_Q6_K)
 
 /* Products with float weights (rule 5): rows of floats. With pairs: row i of y takes row i / n_used of x (per_pair 1) or row i of x
  * (per_pair 2), and the matrix of expert ids[i]. Buffers as product_args; 14 route lists. SRC_NORM or float rows as they are. */
@@ -131,13 +133,14 @@ struct route_args {
 
 /* Chosen experts of all rows: act = silu(gate . h) * (up . h).
  * 0 inputs, 1 h: act rows, 2 gate, 3 up: n_experts matrices one after another, 4 y out: float rows (pair), 5 route lists, 6 act out (pair), with
- * write_act: only where GPU_EXPERTS_IN_ACT says so, and not by experts_in_many */
+ * write_act: only where GPU_EXPERTS_IN_ACT says so, and not by experts_in_many; few_in: where n_out is a multiple of 32. few_in: both of one type */
 struct experts_in_args {
     u32 which;
     u32 n_in, n_out, y_stride;
     u32 type_gate, type_up;
     u32 n_used, pairs_at, tiles_at;
     u32 write_act;
+    u32 few, rows, ids_at; /* few_in: the most rows there are (1..8), how many there are or 0: as the inputs say; ids in the route lists */
 };
 #define GPU_EXPERTS_IN_ACT(n_in, n_out) ((n_in) > 1792u && (n_out) % 32u == 0u)
 
@@ -152,6 +155,7 @@ struct experts_out_args {
     u32 n_used, ids_at, w_at, pairs_at, tiles_at;
     u32 per;           /* pairs that share a row of buffers 1 and 2: 1, or n_used where the rows are the table's */
     u32 fused;         /* 0, or the most rows there are */
+    u32 rows;          /* few_out: how many rows there are, or 0: as the inputs say */
 };
 
 /* x = x + sum over ranks of w * y (rule 8), a shared expert last: sigmoid(shared_w) * shared.
@@ -248,6 +252,12 @@ union gpu_args {
     X(experts_out_twin, experts_out)                                                                             \
     X(experts_in_many, experts_in) /* k_many.h */                                                                \
     X(experts_out_many, experts_out)                                                                             \
+    X(few_1, product)           /* k_few.h: at most 1, 2, 4, 8 rows */                                           \
+    X(few_2, product)                                                                                            \
+    X(few_4, product)                                                                                            \
+    X(few_8, product)                                                                                            \
+    X(few_in, experts_in)       /* k_few_experts.h: every pair by itself; few_out joins */                       \
+    X(few_out, experts_out)                                                                                      \
     X(pick, pick)               /* k_pick.h */                                                                   \
     X(pick_join, pick)                                                                                           \
     X(probe, probe)             /* k_probe.h */
@@ -291,6 +301,12 @@ enum gpu_kernel {
     X(experts_out_twin, "-rrrwr-")                                                                               \
     X(experts_in_many, "-rrrwr")                                                                                 \
     X(experts_out_many, "--rrwr-")                                                                               \
+    X(few_1, "rrrrrrrrrwwwxw")                                                                                   \
+    X(few_2, "rrrrrrrrrwwwxw")                                                                                   \
+    X(few_4, "rrrrrrrrrwwwxw")                                                                                   \
+    X(few_8, "rrrrrrrrrwwwxw")                                                                                   \
+    X(few_in, "rrrrwrw")                                                                                         \
+    X(few_out, "rrrr-rx")                                                                                        \
     X(pick, "rr-w")                                                                                              \
     X(pick_join, "rrwr")                                                                                         \
     X(probe, "rw")
@@ -300,5 +316,8 @@ enum gpu_kernel {
     ((kernel) == GK_product_1 || (kernel) == GK_product_2 || (kernel) == GK_product_many ||  \
      (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 || \
      (kernel) == GK_experts_in_many || (kernel) == GK_experts_out_many)
+
+/* Kernels that have weights fetched before they wait for the launches before them (IN_TURN, gpu.h). */
+#define GPU_LOADS_FIRST(kernel) ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_few_8)
 
 #endif

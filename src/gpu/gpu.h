@@ -68,6 +68,25 @@ struct at {
 #define EX_FLOAT(u) __uint_as_float(u)
 #include "base/exact.h"
 
+/* Programmatic dependent launch: a kernel may be placed on an SM while the one before it still runs. Until here it touches nothing but weights; from here
+ * on all launches before it are whole and visible, and the next may be placed. Without the launch attribute both are nothing. As every kernel waits
+ * for its predecessor's end, it waits for all of them. */
+#define IN_TURN(at) in_turn()
+KFN void in_turn(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+
+/* The same number, but the compiler does not know: what follows from it is computed once more instead of being kept in registers. */
+KFN u32 again(u32 v)
+{
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
 /* BARRIER_DEV: what the group wrote to device memory is read by other threads of it as well. */
 #define BARRIER(at) __syncthreads()
 #define BARRIER_DEV(at) BARRIER(at)
@@ -281,6 +300,8 @@ void emu_tile_16(struct emu_fiber *f, i32 c[4], u32 a0, u32 a1, u32 b0);
 const u32 (*emu_pairs(struct emu_fiber *f, u32 a, u32 b))[2];
 
 /* KERNEL_FILE: a number that each k_*.h defines for itself before its kernels. */
+#define IN_TURN(at) (void)(at)
+KFN u32 again(u32 v) { return v; }
 #define BARRIER(at) emu_barrier((at).fiber, KERNEL_FILE, __LINE__)
 #define BARRIER_DEV(at) BARRIER(at)
 #define SIMD_BARRIER(at) emu_simd_barrier((at).fiber)

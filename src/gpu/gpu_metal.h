@@ -63,6 +63,9 @@ KFN struct at at_of(u32 group, u32 n_groups, u32 simd, u32 metals_lane, THR stru
     return at;
 }
 
+#define IN_TURN(at) (void)(at)
+KFN u32 again(u32 v) { return v; }
+
 /* BARRIER_DEV: what the group wrote to device memory is read by other threads of the group behind it. */
 #define BARRIER(at) threadgroup_barrier(mem_flags::mem_threadgroup)
 #define BARRIER_DEV(at) threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup)

@@ -39,6 +39,12 @@
 #define KERNEL_FILE 9
 #include "gpu/k_many.h"
 #undef KERNEL_FILE
+#define KERNEL_FILE 15
+#include "gpu/k_few.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 16
+#include "gpu/k_few_experts.h"
+#undef KERNEL_FILE
 #define KERNEL_FILE 10
 #include "gpu/k_float.h"
 #undef KERNEL_FILE

@@ -91,6 +91,21 @@ enum {
 #define GPU_TWIN_TYPE(type) ((type) == GT_Q4_0 || (type) == GT_Q4_K || (type) == GT_Q6_K || (type) == GT_Q8_0)
 #define GPU_TWIN_COLS (PS_METAL ? 8u : 14u)
 #define GPU_SHM_TWIN(type, n_in) ((PS_METAL ? 0u : 8u * (32u + 4u * GPU_TILE_BYTES(type))) + GPU_SHM_STAGE(GPU_TWIN_COLS, n_in))
+/* k_few.h: weight tiles that a SIMD group has in registers at once, columns of a matrix tile for each of them; words of the sums of a round. */
+#ifndef GPU_FEW_TILES
+#define GPU_FEW_TILES 4u
+#endif
+enum { GPU_FEW_ZEROS = 16, GPU_FEW_STAGE = 96 }; /* words of shared memory: 64 zeros, 16 banks away from the staged rows that begin at the second */
+#define GPU_FEW_LEAST(rows) ((rows) == 1u ? 2u : (rows))
+#define GPU_FEW_COLS(rows) (GPU_FEW_LEAST(rows) > 8u / GPU_FEW_TILES ? GPU_FEW_LEAST(rows) : 8u / GPU_FEW_TILES)
+#define GPU_FEW_SUMS(rows, tiles) ((64u / GPU_FEW_COLS(rows) > (tiles) ? 64u / GPU_FEW_COLS(rows) : (tiles)) * (rows) * 16u)
+#define GPU_FEW_REGION(n_in) (GPU_PAD(n_in) / 16u * 5u + 16u)
+#define GPU_SHM_FEW(rows, n_in, floats)                                                                           \
+    (4u * (GPU_FEW_STAGE + (rows) * GPU_FEW_REGION(n_in) + ((floats) ? 2u * GPU_PAD(n_in) + 16u : 0u) + 2u * GPU_FEW_SUMS(rows, GPU_PAD(n_in) / 256u)))
+#define GPU_SHM_FEW_IN(rows, n_in) (4u * (GPU_FEW_STAGE + (rows) * GPU_FEW_REGION(n_in) + 2u * GPU_FEW_SUMS(1u, GPU_PAD(n_in) / 64u)))
+#define GPU_SHM_FEW_OUT(rows, n_used, n_in)                                                                      \
+    (4u * (GPU_FEW_STAGE + (rows) * (n_used) * GPU_FEW_REGION(n_in) + (((rows) * (n_used) + 15u) & ~15u) +       \
+           2u * GPU_FEW_SUMS(1u, (n_used) * (GPU_PAD(n_in) / 256u))))
 #define GPU_SHM_MANY (GPU_SHM_RING + 4u * (2u * 32u * 96u + 32u)) /* 32 columns of one tile, twice, and their rows */
 
 /* k_float.h: rows of a tile (rows: the most there are, 1 with pairs) and outputs of a unit (n_out: of all matrices), norm weights, parts. */
