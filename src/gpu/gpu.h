@@ -113,11 +113,18 @@ KFN float half_value(u32 h)
     return f;
 }
 
-/* 16 or 8 aligned bytes. load16_once: of what no kernel writes and nobody reads again soon (weights). prefetch: the 128 bytes at p will be
+/* 16 or 8 aligned bytes. load16_once: of what no kernel writes and nobody reads again soon (weights); _if: where `there` is not 0, else zeros, without a branch. prefetch: the 128 bytes at p will be
  * wanted; they need not be there. */
 KFN w4 load16(const void *p) { return *(const w4 *)p; }
 KFN w2 load8(const void *p) { return *(const w2 *)p; }
 KFN void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" : : "l"(p)); }
+KFN w4 load16_once_if(u32 there, const void *p)
+{
+    w4 v = {0u, 0u, 0u, 0u};
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(p), "r"(there));
+    return v;
+}
 KFN w4 load16_once(const void *p)
 {
     w4 v;
@@ -325,6 +332,7 @@ KFN u32 popcount(u32 v) { return (u32)__builtin_popcount(v); }
 KFN void shm_add_u32(u32 *p, u32 v) { *p += v; } /* a lane runs on to its next meeting */
 KFN w4 load16(const void *p) { return *(const w4 *)p; }
 KFN w4 load16_once(const void *p) { return *(const w4 *)p; }
+KFN w4 load16_once_if(u32 there, const void *p) { return there ? *(const w4 *)p : (w4){0, 0, 0, 0}; }
 KFN w2 load8(const void *p) { return *(const w2 *)p; }
 KFN void prefetch(const void *p) { (void)p; }
 /* The lanes copy 16 bytes each in turn, at once. */

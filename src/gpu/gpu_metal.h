@@ -127,6 +127,13 @@ KFN void shm_add_u32(SHM u32 *p, u32 v) { atomic_fetch_add_explicit((SHM atomic_
 KFN w4 load16(DEV const void *p) { return *(DEV const w4 *)p; }
 KFN w4 load16(SHM const void *p) { return *(SHM const w4 *)p; }
 KFN w4 load16_once(DEV const void *p) { return *(DEV const w4 *)p; }
+KFN w4 load16_once_if(u32 there, DEV const void *p)
+{
+    w4 v = {0u, 0u, 0u, 0u};
+    if (there)
+        v = *(DEV const w4 *)p;
+    return v;
+}
 KFN w2 load8(DEV const void *p) { return *(DEV const w2 *)p; }
 KFN w2 load8(SHM const void *p) { return *(SHM const w2 *)p; }
 KFN void prefetch(DEV const void *p) { (void)p; }

@@ -62,13 +62,12 @@ struct few_from { /* where tiles beside each other lie */
 KFN void few_load(struct at at, const u32 cols, u32 type, u32 n, THR const struct few_from *from, DEV const u8 *own, THR struct few_weights *f)
 {
     u32 loads = FEW_LOADS(type), all = n * loads, row = at.lane >> 2;
-    DEV const u8 *s = own + loads * 512u + row * 16u;
+    DEV const u8 *s = own + loads * 512u + row * 16u, *second = loads == 6u ? from->at[1] - 3072 : from->at[0];
     UNROLL
     for (u32 i = 0; i < (cols == 2u ? 16u : cols == 4u ? 12u : 8u); i++) { /* the most that a type has */
-        DEV const u8 *w = loads == 4u ? from->at[i / 4u] + i % 4u * 512u : loads == 6u && i >= 6u ? from->at[1] + (i - 6u) * 512u : from->at[0] + i * 512u;
-        f->w[i].x = f->w[i].y = f->w[i].z = f->w[i].w = 0u;
-        if (i < all)
-            f->w[i] = load16_once(w + at.lane * 16u);
+        u32 there = i < all ? 1u : 0u;
+        DEV const u8 *w = loads == 4u ? from->at[i / 4u] + i % 4u * 512u : (i < 6u ? from->at[0] : second) + i * 512u;
+        f->w[i] = load16_once_if(there, w + at.lane * 16u);
     }
     f->scale[0] = load16_once(s);
     f->scale[1] = load16_once(s + 128);
