@@ -203,14 +203,10 @@ CUDA_PARTS := 0 1 2 3 4 5 6
 $(CUDA_PARTS:%=$(B)/cuda/cuda_entry_%.obj): $(B)/cuda/cuda_entry_%.obj: src/device/cuda_entry.cu src/device/cuda_entry.h $(wildcard src/gpu/*.h) src/base/exact.h Makefile
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -DCUDA_PART=$* $(CUDA_HOPPER) $(CUDA_GENERIC) $(NVCCFLAGS) -c -o $@ $<
-$(B)/cuda/cuda_walk.obj: NVCC_FOR := $(CUDA_HOPPER)
-$(B)/cuda/%.obj: src/device/%.cu src/device/cuda_entry.h $(wildcard src/gpu/*.h) src/base/exact.h Makefile
-	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) $(NVCC_FOR) $(NVCCFLAGS) -c -o $@ $<
 $(B)/cuda/cuda_plugin.obj: $(CUDA_C) $(B)/gen/gpu_abi.h Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) $(CUDA_INCLUDES) -include $(B)/gen/gpu_abi.h -MMD -MP -MF $(@:.obj=.d) -c $< -o $@
-$(B)/libplainsong-cuda.so: $(CUDA_PARTS:%=$(B)/cuda/cuda_entry_%.obj) $(addprefix $(B)/cuda/cuda_,walk.obj plugin.obj) $(B)/base/base.o
+$(B)/libplainsong-cuda.so: $(CUDA_PARTS:%=$(B)/cuda/cuda_entry_%.obj) $(B)/cuda/cuda_plugin.obj $(B)/base/base.o
 	$(CC) -shared -Wl,-soname,$(@F) -Wl,--exclude-libs,ALL -Wl,--no-undefined -Wl,--as-needed $(LDFLAGS) -o $@ $^ \
 	$(CUDA_LIBRARIES) -lcudart_static -ldl -lrt -lm -pthread
 ifneq ($(NVCC),)

@@ -24,7 +24,7 @@ PATH=$PATH:/usr/local/cuda/bin
 export LD_LIBRARY_PATH PLAINSONG_CUDA_MODE PATH
 logs=${OUT:-$(mktemp -d)}
 failed=0
-modes="graph graph,pdl walk walk,ahead plain"
+modes="graph graph,pdl plain"
 
 # place KB: a folder for files of that size: memory when it fits
 place() {
@@ -234,7 +234,7 @@ sanitizer() { # NAME MODE ARGS...
     grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|Invalid|hazard' "$logs/$name-$PLAINSONG_CUDA_MODE.log" | head -n 3 | sed 's/^/    /'
 }
 step_sanitize() {
-    for mode in plain walk; do
+    for mode in plain; do
         sanitizer memcheck $mode --tool memcheck
         sanitizer racecheck $mode --tool racecheck
     done

@@ -1,14 +1,12 @@
 /* The CUDA backend (gpu_backend.h), a shared library of its own: libplainsong-cuda.so, opened at run time by dev_cuda.c, so that
  * the program runs where there is no CUDA. Links the CUDA runtime statically, and no library of arithmetic.
  *
- * A program is a list of launches, run in one of three ways (PLAINSONG_CUDA_MODE):
+ * A program is a list of launches, run in one of two ways (PLAINSONG_CUDA_MODE):
  *   graph  the launches as a CUDA graph, handed over by one call between the copies of inputs and outputs. The default
- *   walk   one kernel that walks the list with grid barriers (cuda_walk.cu): on Hopper, for steps of few rows; else a graph
  *   plain  launches one by one; always so for programs prepared one_by_one
- * behind a comma: pdl   kernels may be placed before the one before them has ended (graph, plain)
+ * behind a comma: pdl   kernels may be placed before the one before them has ended
  *                 few   steps of at most 8 rows by the kernels of gpu/k_few.h: for measuring
- *                 ahead the walk fetches a launch's weights into L2 while the one before it ends
- *                 clock a table of each program's launches in its last step goes to stderr when it is discarded (graph, plain): for measuring
+ *                 clock a table of each program's launches in its last step goes to stderr when it is discarded: for measuring
  * All work of a backend goes to one stream, so everything is in order. After a device error CUDA answers every call with it: calls
  * fail at once, and what cannot be freed any more is left to the process's end. */
 #include "base/base.h"
@@ -34,7 +32,7 @@ static const void *cuda_entry(enum gpu_kernel kernel)
     return found;
 }
 
-enum mode { MODE_GRAPH, MODE_WALK, MODE_PLAIN };
+enum mode { MODE_GRAPH, MODE_PLAIN };
 
 struct program {
     struct program *next, *before; /* the backend's list */
@@ -42,8 +40,6 @@ struct program {
     u32 n;
     bool one_by_one;
     cudaGraphExec_t exec; /* NULL: launched singly */
-    struct cuda_walk *walk; /* in device memory */
-    u32 walk_groups, walk_shm;
     u64 *clock; /* with CLOCK: in device memory, begin and end of each group, clock_groups of them a launch */
     u32 clock_groups;
     bool ran;
@@ -57,7 +53,7 @@ struct pinned { /* host memory the device reads and writes */
 struct cuda {
     int index;
     enum mode mode;
-    bool pdl, ahead, clock, few;
+    bool pdl, clock, few;
     u32 n_sms, shm_bytes;
     cudaStream_t stream;
     struct pinned stage[STAGES];
@@ -67,7 +63,6 @@ struct cuda {
     void *to; /* of the last submission: where its output goes */
     u64 n_out;
     bool pending, lost; /* lost: it did not answer in time */
-    struct cuda_meeting *meeting;
     void **blocks;
     u32 n_blocks, cap_blocks;
     struct program *programs;
@@ -154,20 +149,16 @@ static int read_mode(struct cuda *c, struct err *err)
         size_t n = strcspn(s, ",");
         if (n == 5 && !memcmp(s, "graph", n))
             c->mode = MODE_GRAPH;
-        else if (n == 4 && !memcmp(s, "walk", n))
-            c->mode = MODE_WALK;
         else if (n == 5 && !memcmp(s, "plain", n))
             c->mode = MODE_PLAIN;
         else if (n == 3 && !memcmp(s, "pdl", n))
             c->pdl = true;
         else if (n == 3 && !memcmp(s, "few", n))
             c->few = true;
-        else if (n == 5 && !memcmp(s, "ahead", n))
-            c->ahead = true;
         else if (n == 5 && !memcmp(s, "clock", n))
             c->clock = true;
         else
-            return err_set(err, "PLAINSONG_CUDA_MODE: \"%s\"; expected graph, walk or plain, and pdl, ahead, few or clock, with commas between",
+            return err_set(err, "PLAINSONG_CUDA_MODE: \"%s\"; expected graph or plain, and pdl, few or clock, with commas between",
                            err_quote(text, sizeof text, s, n));
         s += n + (s[n] == ',');
     }
@@ -195,7 +186,7 @@ static int read_info(struct cuda *c, struct gpu_info *info, struct err *err)
         khz = bits = 0; /* a rate nobody knows */
     }
     c->n_sms = (u32)sms;
-    c->shm_bytes = (u32)shm - 1024; /* the walk's own, and what the driver keeps */
+    c->shm_bytes = (u32)shm - 1024; /* what the driver keeps */
     const char *per_sm = getenv("PLAINSONG_CUDA_GROUPS"); /* groups an SM, for measuring */
     u32 groups = per_sm ? (u32)strtoul(per_sm, NULL, 10) : 0;
     *info = (struct gpu_info){.total_bytes = total,
@@ -225,18 +216,10 @@ static int begin(struct cuda *c, struct err *err)
             return -1;
     if (pinned_room(&c->in, PINNED_LEAST, err) || pinned_room(&c->out, PINNED_LEAST, err))
         return -1;
-    void *at = NULL;
-    if (check(cudaMalloc(&at, sizeof *c->meeting), "cudaMalloc", err))
-        return -1;
-    c->meeting = at;
-    if (check(cudaMemsetAsync(at, 0, sizeof *c->meeting, c->stream), "cudaMemset", err))
-        return -1;
     /* Loads every kernel too: loading one while a graph is captured would break the capture. */
     for (u32 k = 0; k < GK_COUNT; k++)
         if (load(c, cuda_entry((enum gpu_kernel)k), err))
             return -1;
-    if (c->mode == MODE_WALK && load(c, cuda_walk_entry(), err))
-        return -1;
     return check(cudaStreamSynchronize(c->stream), "cudaStreamSynchronize", err);
 }
 
@@ -313,14 +296,12 @@ static void program_free(struct cuda *c, struct program *p)
     if (!p)
         return;
     if (p->clock && !c->lost) {
-        if (p->ran && !p->walk)
+        if (p->ran)
             print_clock(p);
         cudaFree(p->clock);
     }
     if (p->exec && !c->lost)
         cudaGraphExecDestroy(p->exec);
-    if (p->walk && !c->lost)
-        cudaFree(p->walk);
     free(p->list);
     free(p);
 }
@@ -344,7 +325,6 @@ static void cuda_close(void *self)
     if (!c->lost) {
         for (u32 i = 0; i < c->n_blocks; i++)
             cudaFree(c->blocks[i]);
-        cudaFree(c->meeting);
         for (u32 i = 0; i < STAGES; i++) {
             cudaFreeHost(c->stage[i].at);
             if (c->staged[i])
@@ -471,82 +451,12 @@ static int launch(struct cuda *c, const struct program *p, u32 i, struct err *er
     return check(cudaLaunchKernelExC(&config, cuda_entry(l->kernel), params), "launch", err);
 }
 
-static int launch_walk(struct cuda *c, const struct program *p, struct err *err)
-{
-    const struct cuda_walk *list = p->walk;
-    u32 n = p->n;
-    struct cuda_meeting *m = c->meeting;
-    void *params[] = {&list, &n, &m};
-    cudaLaunchAttribute together = {.id = cudaLaunchAttributeCooperative, .val.cooperative = 1};
-    cudaLaunchConfig_t config = {.gridDim = {p->walk_groups, 1, 1},
-                                 .blockDim = {GPU_THREADS, 1, 1},
-                                 .dynamicSmemBytes = p->walk_shm,
-                                 .stream = c->stream,
-                                 .attrs = &together,
-                                 .numAttrs = 1};
-    return check(cudaLaunchKernelExC(&config, cuda_walk_entry(), params), "cooperative launch", err);
-}
-
 static int launch_all(struct cuda *c, const struct program *p, struct err *err)
 {
-    if (p->walk)
-        return launch_walk(c, p, err);
     for (u32 i = 0; i < p->n; i++)
         if (launch(c, p, i, err))
             return -1;
     return 0;
-}
-
-/* Dense weights that a product reads from its first panel to its last. */
-static void set_ahead(struct cuda_walk *w, const struct gpu_launch *l)
-{
-    if ((l->kernel < GK_product_1 || l->kernel > GK_product_many) && (l->kernel < GK_few_1 || l->kernel > GK_few_8))
-        return;
-    const struct product_args *a = &l->args.product_;
-    for (u32 i = 0; i < a->n_mats && i < CUDA_WALK_AHEAD; i++) {
-        u64 panels = (a->n_out[i] + GPU_PANEL - 1) / GPU_PANEL;
-        w->ahead[i].at = l->bufs[3 + i].base + l->bufs[3 + i].offset;
-        w->ahead[i].bytes = panels * (GPU_PAD(a->n_in) / GPU_SEG) * GPU_TILE_BYTES(a->type[i]);
-    }
-}
-
-static bool walks(const struct cuda *c, const struct program *p)
-{
-    bool all = c->mode == MODE_WALK;
-    for (u32 i = 0; i < p->n; i++)
-        all &= CUDA_WALKS(p->list[i].kernel);
-    return all;
-}
-
-static int make_walk(struct cuda *c, struct program *p, struct err *err)
-{
-    struct cuda_walk *w = mem_array(p->n, sizeof *w);
-    void *at = NULL;
-    int per_sm = 0, status = -1;
-    if (!w)
-        return err_set(err, "out of memory");
-    for (u32 i = 0; i < p->n; i++) {
-        const struct gpu_launch *l = &p->list[i];
-        w[i] = (struct cuda_walk){.kernel = l->kernel, .n_groups = l->n_groups, .bufs = buffers(l), .args = l->args};
-        u32 with_ring = l->shm_bytes + (GPU_HAS_RING(l->kernel) ? 0 : GPU_SHM_RING);
-        p->walk_shm = with_ring > p->walk_shm ? with_ring : p->walk_shm;
-        if (c->ahead)
-            set_ahead(&w[i], l);
-    }
-    if (check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, cuda_walk_entry(), GPU_THREADS, p->walk_shm), "occupancy", err))
-        goto end;
-    if (per_sm < 1) {
-        err_set(err, "CUDA: no group with %u bytes of shared memory fits an SM", p->walk_shm);
-        goto end;
-    }
-    p->walk_groups = c->n_sms * (u32)per_sm;
-    if (check(cudaMalloc(&at, p->n * sizeof *w), "cudaMalloc", err))
-        goto end;
-    p->walk = at;
-    status = send(c, at, w, p->n * sizeof *w, err);
-end:
-    free(w);
-    return status;
 }
 
 /* The launches alone: the copies of inputs and outputs stand before and behind the graph in the stream, since their places and sizes
@@ -603,7 +513,7 @@ static int cuda_prepare(void *self, const struct gpu_launch *list, u32 n, bool o
     memcpy(p->list, list, n * sizeof *list);
     if (c->clock && make_clock(p, err))
         goto fail;
-    if (!p->one_by_one && ((walks(c, p) && make_walk(c, p, err)) || make_graph(c, p, err)))
+    if (!p->one_by_one && make_graph(c, p, err))
         goto fail;
     p->next = c->programs;
     if (p->next)
