@@ -168,7 +168,7 @@ tests: $(TESTS)
 
 # Tests of kernels that run that text on the emulator's fibers (tests/metal/msl_run.cc), by clang++: in a METAL build. The shim's keyword would be
 # put into the attribute of that name; loops stay loops, so that it takes a third of the time. tests/metal/msl.sh reads the code in between.
-MSL_TESTS := $(addprefix $(B)/msl/test_gpu_,products rows attend router selftest golden)
+MSL_TESTS := $(addprefix $(B)/msl/test_gpu_,products few rows attend router selftest golden)
 MSL_FLAGS := -std=c++14 -D__METAL_VERSION__=300 -isystem tests/metal/shim -fno-exceptions -fno-rtti -fno-threadsafe-statics -ffp-contract=off -fno-math-errno \
 	-Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-unknown-attributes -Wno-unused-parameter -Wno-unused-function -Wno-pass-failed
 $(B)/msl/run.ll: tests/metal/msl_run.cc $(B)/gen/kernels.metal $(wildcard tests/metal/shim/*) Makefile

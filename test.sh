@@ -149,7 +149,7 @@ if [ "$what" = all ]; then
     # Apple's kernel text, looked at and run on the emulator (docs/gpu.md, Metal).
     if build metal-text CC=gcc METAL=fake B=build/metal msl; then
         {
-            for test in products attend rows router selftest; do
+            for test in products few attend rows router selftest; do
                 echo "metal-text-$test build/metal/msl/test_gpu_$test"
             done
             echo "metal-text sh tests/metal/msl.sh build/metal"
