@@ -18,7 +18,8 @@ struct inspect {
 
 static const struct opt_usage usage = {
     "inspect",
-    "plainsong inspect MODEL [--tensors] [--plan] [--launches ROWS] [--device cuda|metal]",
+    "plainsong inspect MODEL [--tensors] [--plan] [--launches ROWS]\n"
+    "                         [--device cuda|metal]",
     "Prints what is in a GGUF file: name, shape, types, tokenizer. A file that this program would "
     "refuse to run is refused here, "
     "with the same line.",
