@@ -147,12 +147,13 @@ if [ "$what" = all ]; then
         echo "verify-emu sh tests/verify/emu.sh build/release/plainsong"
     } | programs
     # Apple's kernel text, looked at and run on the emulator (docs/gpu.md, Metal).
-    if build metal-text CC=gcc METAL=fake B=build/metal msl; then
+    if build metal-text CC=gcc METAL=fake B=build/metal msl build/metal/tests/test_gpu_shm; then
         {
             for test in products few attend rows router selftest; do
                 echo "metal-text-$test build/metal/msl/test_gpu_$test"
             done
             echo "metal-text sh tests/metal/msl.sh build/metal"
+            echo "metal-shm build/metal/tests/test_gpu_shm"
         } | programs
     fi
     # The Metal backend over a fake Metal.

@@ -549,6 +549,8 @@ static void try_experts_out(enum gpu_kernel kernel, const char *name, u32 type, 
     u32 n_in = any_in(type), n_out = any_out(), rows = any_rows(fused ? 8 : 70, (u64)2 * n_in * n_out);
     inputs(&s, rows, &a->which);
     make_routing(&s, 5, &to, rows, tile_rows);
+    if (PS_METAL && !fused && kernel != GK_experts_out_twin) /* there floats are for fused ones only (args.h) */
+        source = SRC_ACT;
     u32 per = fused || check_below(3) ? 1 : to.n_used, most = fused ? rows + check_below(9 - rows) : 0;
     make_rows(&r, to.pairs / per, n_in);
     quantise_rows(&r);

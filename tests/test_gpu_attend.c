@@ -435,7 +435,7 @@ static void prompt_of(u32 d_head, u32 share, u32 q8, u64 seed)
         memcpy(s.in + TILES_AT, tiles, sizeof tiles);
         memset(s.att, POISON, (u64)n * s.att_stride * 4);
         struct bufs b = {{s.in, s.q, a.gpu, NULL, s.att}};
-        emulate(GK_prompt, &args, &b, n_groups, q8 ? GPU_SHM_PROMPT_Q8(8, d_head) : GPU_SHM_PROMPT_F16(8, d_head), seed);
+        emulate(GK_prompt, &args, &b, n_groups, q8 ? GPU_SHM_PROMPT_Q8(GPU_PROMPT_HEADS, d_head) : GPU_SHM_PROMPT_F16(GPU_PROMPT_HEADS, d_head), seed);
         check_att("prompt", &s, &a, 0, n_groups);
         close_step(&s);
     }

@@ -27,5 +27,7 @@ int gpu_print_totals(const struct plan *p, const char *device, FILE *out, struct
 
 /* gpu_shm.c: shared memory of a launch, from its kernel and arguments. */
 u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args);
+/* The most query heads in an item of k_attend, of `share` that have one key/value head: 1, 2, 4 or 8, dividing share. */
+u32 gpu_item_heads(u32 share, u32 d_head, bool q8);
 
 #endif

@@ -97,8 +97,8 @@ static struct cut cut_rows(struct gpu *g, u32 table, u32 n)
 static u32 item_heads(const struct gpu *g, u32 n_items)
 {
     const struct hparams *hp = &g->dev.plan->hp;
-    u32 share = hp->n_heads / hp->n_kv, heads = 8;
-    while (heads > 1 && (share % heads || (u64)n_items * (hp->n_heads / heads) * 8 < (u64)g->info.n_groups * 3))
+    u32 heads = gpu_item_heads(hp->n_heads / hp->n_kv, hp->d_head, g->dev.opts.kv == KV_Q8_0);
+    while (heads > 1 && (u64)n_items * (hp->n_heads / heads) * 8 < (u64)g->info.n_groups * 3)
         heads /= 2;
     return heads;
 }

@@ -17,7 +17,8 @@
  * Up to FEW_ROWS rows (or a backend's few_rows), where types and shared memory allow: few_1, _2, _4, _8 for products, few_in and few_out for experts,
  * which writes act rows and joins the experts.
  *
- * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up. */
+ * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up.
+ * PS_METAL: the router does its norm itself up to 8 rows; experts joined by the output read act rows, where experts_in writes them. */
 #include "device/gpu_host.h"
 
 #include <math.h>
@@ -36,6 +37,7 @@ struct lower {
     const struct plan_op *done; /* a norm that the launches before it did, or NULL */
     bool fused_out;             /* experts: a pair by itself, joined by experts_out */
     bool few;                   /* and by k_few.h's kernels */
+    bool fused_act;             /* which then reads the act rows of experts_in, instead of quantising for itself */
     struct err *err;
     bool failed;
 };
@@ -152,13 +154,38 @@ static bool one_launch(const struct lower *l, const struct plan_op *op)
     return true;
 }
 
-/* Few rows: the norm is repeated by every group of the product that comes next, unless later products need the floats. */
-/* Whether a norm is left to the product that reads its rows: that one's launch then does it. */
+static bool fits(const struct lower *l, enum gpu_kernel kernel, const union gpu_args *args)
+{
+    return gpu_shm_bytes(kernel, args) <= l->g->info.shm_bytes;
+}
+
+/* One row, of n_in elements, that the product before which it stands may prepare for itself. */
+static bool prepares(const struct lower *l, u32 source, u32 n_in)
+{
+    union gpu_args a = {.product_ = {.source = source, .n_in = n_in}};
+    return l->rows <= ALONE && !l->c->plain && fits(l, GK_product_1, &a);
+}
+
+/* Segments that k_router leaves for the route that follows, where it does this operation: a router and nothing else. 0: it does not. */
+static u32 router_parts(const struct lower *l, const struct plan_op *op)
+{
+    const struct plan_mat *m = &op->mats[0];
+    const struct plan_weight *w = of_plan(l, m->weight);
+    bool routes = op->kind == OP_MAT && op->n_mats == 1 && m->out == BUF_ROUTER && op[1].kind == OP_ROUTE && m->bias == PLAN_NONE && !op->add;
+    if (!routes || l->c->plain || w->tensor->type != DT_F32 || w->n_out % GPU_PANEL || w->n_out > ROUTER_OUTS)
+        return 0;
+    return GPU_PAD(w->n_in) / GPU_SEG;
+}
+
+/* Few rows: the norm is repeated by every group of the product that comes next, unless later products need the floats.
+ * Whether a norm is left to the product that reads its rows: that one's launch then does it. */
 static bool left_to_product(const struct lower *l, struct readers *r)
 {
     const struct plan_op *next = &l->op[1];
+    bool router = PS_METAL && l->rows <= FEW && router_parts(l, next); /* whose groups take a row a SIMD group; a launch costs more there */
+    bool within = router || prepares(l, SRC_NORM, l->g->dev.plan->bufs[l->op->in].width);
     *r = readers(l, l->op->out);
-    return l->rows <= ALONE && !l->c->plain && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r->later_floats;
+    return within && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r->later_floats;
 }
 
 static void lower_norm(struct lower *l)
@@ -227,18 +254,16 @@ static enum gpu_kernel few_product(const struct lower *l, const union gpu_args *
     return takes ? k : GK_COUNT;
 }
 
-/* The kernel for so many rows, or a lower tile where shared memory does not hold the higher one. */
+/* The kernel for so many rows, or a lower tile where shared memory does not hold the higher one; rows too long for either go as many do. */
 static enum gpu_kernel product_kernel(const struct lower *l, const union gpu_args *args)
 {
-    static const enum gpu_kernel HIGH[] = {GK_product_1, GK_product_2};
     if (few_product(l, args) != GK_COUNT)
         return few_product(l, args);
-    if (l->rows > MANY && gpu_shm_bytes(GK_product_many, args) <= l->g->info.shm_bytes)
+    if (l->rows > MANY && fits(l, GK_product_many, args))
         return GK_product_many;
-    u32 i = l->rows <= FEW ? 0 : 1; /* tiles of 32 rows were slower: such a group fills an SM alone */
-    while (i && gpu_shm_bytes(HIGH[i], args) > l->g->info.shm_bytes)
-        i--;
-    return HIGH[i];
+    if (l->rows > FEW && fits(l, GK_product_2, args)) /* tiles of 32 rows were slower: such a group fills an SM alone */
+        return GK_product_2;
+    return fits(l, GK_product_1, args) || args->product_.source != SRC_ACT ? GK_product_1 : GK_product_many;
 }
 
 /* Whether attention's launches write act rows of their result: single rows only, whose heads are whole blocks. */
@@ -252,7 +277,7 @@ static void quantised_product(struct lower *l, const u32 *mats, u32 n)
 {
     struct gpu_buf in = buf(l, l->op->in);
     u32 n_in = of_plan(l, l->op->mats[mats[0]].weight)->n_in;
-    bool done = attend_acts(l), here = l->op->in == BUF_ATT && !done && l->rows <= ALONE && !l->c->plain; /* rule 1 by the product itself */
+    bool done = attend_acts(l), here = l->op->in == BUF_ATT && !done && prepares(l, SRC_FLOAT, n_in); /* rule 1 by the product itself */
     if (l->op->in == BUF_ATT && !here && !done)
         norm_launch(l, &in, n_in, PLAN_NONE, false, true, &in);
     struct gpu_launch *k = launch(l, GK_product_1);
@@ -279,17 +304,6 @@ static void float_product(struct lower *l, const u32 *mats, u32 n)
         k->bufs[1] = in.x;
     }
     ready(l, k);
-}
-
-/* Segments that k_router leaves for the route that follows, where it does this operation: a router and nothing else. 0: it does not. */
-static u32 router_parts(const struct lower *l, const struct plan_op *op)
-{
-    const struct plan_mat *m = &op->mats[0];
-    const struct plan_weight *w = of_plan(l, m->weight);
-    bool routes = op->kind == OP_MAT && op->n_mats == 1 && m->out == BUF_ROUTER && op[1].kind == OP_ROUTE && m->bias == PLAN_NONE && !op->add;
-    if (!routes || l->c->plain || w->tensor->type != DT_F32 || w->n_out % GPU_PANEL || w->n_out > ROUTER_OUTS)
-        return 0;
-    return GPU_PAD(w->n_in) / GPU_SEG;
 }
 
 static void router_product(struct lower *l)
@@ -478,10 +492,14 @@ static bool per_row(const struct lower *l)
     return (l->fused_out && l->rows <= FUSED_OUT) || l->g->dev.opts.experts_per_row;
 }
 
-/* Height of the tiles of pairs, and with it which kernels: 8, 16 or 32. */
+/* Height of the tiles of pairs, and with it which kernels: 8, 16 or 32, which rows of any length have room for. */
 static u32 tile_rows(const struct lower *l)
 {
-    return per_row(l) || l->rows <= 64 ? 8 : l->rows <= 256 ? 16 : 32;
+    const struct hparams *hp = &l->g->dev.plan->hp;
+    union gpu_args in = {.experts_in_ = {.n_in = hp->d_model}}, out = {.experts_out_ = {.source = SRC_ACT, .n_in = hp->d_ff_exp}};
+    if (l->fused_out || ((per_row(l) || l->rows <= 64) && fits(l, GK_experts_in_1, &in) && fits(l, GK_experts_out_1, &out)))
+        return 8;
+    return l->rows <= 256 && fits(l, GK_experts_in_2, &in) && fits(l, GK_experts_out_2, &out) ? 16 : 32;
 }
 
 static enum gpu_kernel by_height(const struct lower *l, enum gpu_kernel low, enum gpu_kernel middle, enum gpu_kernel high)
@@ -527,10 +545,10 @@ static bool fuses(const struct lower *l)
 {
     const struct hparams *hp = &l->g->dev.plan->hp;
     const struct plan_op *in = next_of(l, OP_EXPERTS_IN), *out = next_of(l, OP_EXPERTS_OUT), *join = next_of(l, OP_COMBINE);
-    union gpu_args a = {.experts_out_ = {.n_in = hp->d_ff_exp, .n_used = hp->n_used, .fused = l->rows}};
+    union gpu_args a = {.experts_out_ = {.source = l->fused_act ? SRC_ACT : SRC_FLOAT, .n_in = hp->d_ff_exp, .n_used = hp->n_used, .fused = l->rows}};
     return l->rows <= FUSED_OUT && !l->c->plain && !join->shared && quantised(l, in->mats[0].weight) &&
            quantised(l, in->mats[1].weight) && quantised(l, out->mats[0].weight) &&
-           gpu_shm_bytes(GK_experts_out_1, &a) <= l->g->info.shm_bytes;
+           fits(l, GK_experts_out_1, &a);
 }
 
 /* Whether the experts_*_twin kernels take an operation's experts: gate and up of one type, shared memory for their columns. */
@@ -542,11 +560,13 @@ static bool twin(const struct lower *l, const struct plan_op *op)
         if (!quantised(l, op->mats[m].weight) || of_plan(l, op->mats[m].weight)->tensor->type != type)
             return false;
     return l->rows >= TWIN_FROM && l->rows <= TWIN_TO && !l->c->plain && !per_row(l) && GPU_TWIN_TYPE(type) &&
-           GPU_SHM_TWIN(type, w->n_in) <= l->g->info.shm_bytes;
+           !PS_METAL && tile_rows(l) == 8 && GPU_SHM_TWIN(type, w->n_in) <= l->g->info.shm_bytes; /* PS_METAL: act rows in place need none */
 }
 
 static void lower_route(struct lower *l)
 {
+    const struct plan_weight *gate = of_plan(l, next_of(l, OP_EXPERTS_IN)->mats[0].weight);
+    l->fused_act = PS_METAL && GPU_EXPERTS_IN_ACT(gate->n_in, gate->n_out); /* there they need no shared memory */
     l->few = few_experts(l);
     l->fused_out = l->few || fuses(l);
     if (l->rows <= ONE_GROUP_ROUTES) {
@@ -587,7 +607,8 @@ static void quantised_pairs(struct lower *l, u32 m, const struct gpu_buf *from, 
     struct gpu_buf x = buf(l, BUF_X);
     bool two = l->op->kind == OP_EXPERTS_OUT && twin(l, l->op);
     struct gpu_launch *k = launch(l, l->few ? GK_few_out : two ? GK_experts_out_twin : by_height(l, GK_experts_out_1, GK_experts_out_2, GK_experts_out_many));
-    k->args.experts_out_ = (struct experts_out_args){.which = l->table, .source = !l->few && (l->fused_out || two) ? SRC_FLOAT : SRC_ACT,
+    bool floats = !l->few && ((l->fused_out && !l->fused_act) || two);
+    k->args.experts_out_ = (struct experts_out_args){.which = l->table, .source = floats ? SRC_FLOAT : SRC_ACT,
                                                      .n_in = w->n_in, .n_out = w->n_out, .x_stride = from->stride, .y_stride = to->stride,
                                                      .res_stride = x.stride, .type = w->tensor->type, .n_used = l->g->dev.plan->hp.n_used,
                                                      .ids_at = l->g->ids_at, .w_at = l->g->w_at, .pairs_at = l->g->pairs_at,
@@ -627,7 +648,7 @@ static void lower_experts_in(struct lower *l)
 {
     const struct plan_mat *gate = &l->op->mats[0], *up = &l->op->mats[1];
     const struct plan_op *out = next_of(l, OP_EXPERTS_OUT);
-    bool act_wanted = quantised(l, out->mats[0].weight) && (!l->fused_out || l->few) && !twin(l, out);
+    bool act_wanted = quantised(l, out->mats[0].weight) && (!l->fused_out || l->few || l->fused_act) && !twin(l, out);
     if (!quantised(l, gate->weight) || !quantised(l, up->weight)) {
         apart_experts_in(l, act_wanted);
         return;
@@ -667,6 +688,9 @@ static void norm_besides(struct lower *l, struct gpu_launch *k)
     struct readers r;
     next.op = &l->op[1];
     next.index++;
+    union gpu_args both = {.combine_norm_ = {.norm = {.n = k->args.combine_.n}}};
+    if (!fits(l, GK_combine_norm, &both))
+        return;
     if (l->c->plain || next.op->kind != OP_NORM || next.op->in != BUF_X || next.op->last != l->op->last || left_to_product(&next, &r))
         return;
     struct gpu_buf h = buf(&next, next.op->out);

@@ -41,7 +41,11 @@ static const char *source(const struct gpu_launch *k)
     case GK_experts_out_twin:
         return k->args.experts_out_.source == SRC_FLOAT ? "rule 1 within" : "";
     case GK_experts_out_1:
-        return k->args.experts_out_.fused ? "rule 1 within, experts joined" : "";
+        if (!k->args.experts_out_.fused)
+            return "";
+        return k->args.experts_out_.source == SRC_FLOAT ? "rule 1 within, experts joined" : "experts joined";
+    case GK_experts_in_1:
+        return k->args.experts_in_.write_act ? "rule 1 of the result" : "";
     case GK_few_in:
         return "a pair by itself, rule 1 of the output";
     case GK_few_out:

@@ -3,11 +3,17 @@
 
 #include "gpu/layout.h"
 
-/* Query heads in an item of k_attend at most: what gpu_inputs.c may choose. */
-static u32 item_heads(const struct attend_args *a)
+enum { SHM_METAL = 32768 /* what a group can have there */ };
+
+static u32 attend_bytes(u32 heads, u32 d_head, bool q8)
 {
-    u32 share = a->n_heads / a->n_kv, heads = 8;
-    while (share % heads)
+    return q8 ? GPU_SHM_ATTEND_Q8(heads, d_head) : GPU_SHM_ATTEND_F16(heads, d_head);
+}
+
+u32 gpu_item_heads(u32 share, u32 d_head, bool q8)
+{
+    u32 heads = 8;
+    while (share % heads || (PS_METAL && heads > 1 && attend_bytes(heads, d_head, q8) > SHM_METAL))
         heads /= 2;
     return heads;
 }
@@ -15,7 +21,7 @@ static u32 item_heads(const struct attend_args *a)
 static u32 prompt_heads(const struct attend_args *a)
 {
     u32 share = a->n_heads / a->n_kv, heads = 1;
-    while (heads < share && heads < 8)
+    while (heads < share && heads < GPU_PROMPT_HEADS)
         heads *= 2;
     return heads;
 }
@@ -34,18 +40,30 @@ static u32 few_bytes(enum gpu_kernel kernel, const struct product_args *a)
     return GPU_SHM_FEW(rows, a->n_in, a->source != SRC_ACT);
 }
 
+static u32 product_bytes(const struct product_args *a, u32 rows)
+{
+    return a->source == SRC_ACT ? GPU_SHM_PRODUCT(rows, a->n_in) : GPU_SHM_PRODUCT_FLOATS(rows, a->n_in);
+}
+
+static u32 fused_bytes(const struct experts_out_args *a)
+{
+    u32 pairs = a->fused * a->n_used;
+    return a->source == SRC_ACT ? GPU_SHM_EXPERTS_FUSED_ACT(pairs, a->n_in) : GPU_SHM_EXPERTS_FUSED(pairs, a->n_in);
+}
+
 u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
 {
     const struct experts_out_args *out = &args->experts_out_;
+    const struct attend_args *attend = &args->attend_;
     switch (kernel) {
     case GK_norm:
-        return args->norm_.has_norm ? GPU_SHM_NORM(args->norm_.n) : GPU_SHM_NONE;
+        return args->norm_.has_norm && GPU_NORM_HERE(args->norm_.n) ? GPU_SHM_NORM(args->norm_.n) : GPU_SHM_NONE;
     case GK_combine_norm:
         return GPU_SHM_NORM(args->combine_norm_.norm.n);
     case GK_product_1:
-        return GPU_SHM_PRODUCT(8u, args->product_.n_in);
+        return product_bytes(&args->product_, 8);
     case GK_product_2:
-        return GPU_SHM_PRODUCT(16u, args->product_.n_in);
+        return product_bytes(&args->product_, 16);
     case GK_product_float:
         return GPU_SHM_FLOAT(args->float_.per_pair ? 1u : args->float_.rows, all_outputs(&args->float_.p));
     case GK_router:
@@ -59,7 +77,7 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     case GK_experts_in_2:
         return GPU_SHM_EXPERTS_IN(16u, args->experts_in_.n_in);
     case GK_experts_out_1:
-        return out->fused ? GPU_SHM_EXPERTS_FUSED(out->fused * out->n_used, out->n_in) : GPU_SHM_EXPERTS_OUT(8u, out->n_in);
+        return out->fused ? fused_bytes(out) : GPU_SHM_EXPERTS_OUT(8u, out->n_in);
     case GK_experts_out_2:
         return GPU_SHM_EXPERTS_OUT(16u, out->n_in);
     case GK_experts_in_twin:
@@ -82,11 +100,9 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
         return GPU_SHM_STORE;
     case GK_attend:
     case GK_attend_store: /* its arguments begin with attend's */
-        return args->attend_.kv_q8 ? GPU_SHM_ATTEND_Q8(item_heads(&args->attend_), args->attend_.d_head)
-                                   : GPU_SHM_ATTEND_F16(item_heads(&args->attend_), args->attend_.d_head);
+        return attend_bytes(gpu_item_heads(attend->n_heads / attend->n_kv, attend->d_head, attend->kv_q8), attend->d_head, attend->kv_q8);
     case GK_prompt:
-        return args->attend_.kv_q8 ? GPU_SHM_PROMPT_Q8(prompt_heads(&args->attend_), args->attend_.d_head)
-                                   : GPU_SHM_PROMPT_F16(prompt_heads(&args->attend_), args->attend_.d_head);
+        return attend->kv_q8 ? GPU_SHM_PROMPT_Q8(prompt_heads(attend), attend->d_head) : GPU_SHM_PROMPT_F16(prompt_heads(attend), attend->d_head);
     case GK_pick:
         return GPU_SHM_PICK;
     case GK_pick_join:

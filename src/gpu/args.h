@@ -149,7 +149,7 @@ struct experts_in_args {
  * 5 route lists, 6 residual x */
 struct experts_out_args {
     u32 which;
-    u32 source;        /* SRC_ACT or SRC_FLOAT */
+    u32 source;        /* SRC_ACT or SRC_FLOAT (PS_METAL: only fused) */
     u32 n_in, n_out, x_stride, y_stride, res_stride;
     u32 type;
     u32 n_used, ids_at, w_at, pairs_at, tiles_at;

@@ -7,7 +7,8 @@
  * division and remainder by a number known at run time only (split_u32 does that), a return before a barrier.
  *
  * Address spaces stand on every pointer: DEV device memory, CON arguments, SHM shared memory of a group, THR a thread's own; WGT is where a kernel
- * finds a weight tile: SHM with a ring, DEV in a PS_METAL build. */
+ * finds a weight tile: SHM with a ring, DEV in a PS_METAL build. A function that says ANYWHERE takes words in SHM or in DEV, by a pointer of the type
+ * any_words: Metal makes one of it for each. */
 #ifndef PS_GPU_H
 #define PS_GPU_H
 
@@ -48,6 +49,8 @@ typedef uint2 w2;
 #define SHM
 #define WGT
 #define THR
+#define ANYWHERE
+typedef const unsigned int *any_words;
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
 
@@ -135,7 +138,7 @@ KFN w4 load16_once(const void *p)
 /* The ring's words; all lanes of a SIMD group call each. ring_open: once, before any other. ring_fetch: `bytes` (a multiple of 16) are on their
  * way into slot `slot`, at word `to` of the SIMD group's part; SIMD_BARRIER after the last read of what the slot held. ring_take: they are
  * there. Each fetch is taken once, a slot's before its next fetch. ring_tile: what was taken; slots are `words` long. */
-KFN const u32 *ring_tile(struct at at, const u32 *ring, u32 slot, u32 words) { return ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * words; }
+#define ring_tile(at, ring, slot, words) ((ring) + (at).simd * RING_SIMD_WORDS + RING_MARKS + (slot) * (words))
 #if __CUDA_ARCH__ >= 900
 KFN u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 KFN void ring_open(struct at at, u32 *ring)
@@ -279,6 +282,8 @@ typedef struct {
 #define SHM
 #define WGT
 #define THR
+#define ANYWHERE
+typedef const u32 *any_words;
 #define UNROLL
 #define NO_UNROLL
 

@@ -15,6 +15,7 @@
 #define SHM threadgroup
 #define WGT device
 #define THR thread
+#define ANYWHERE template <class any_words>
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define NO_UNROLL _Pragma("clang loop unroll(disable)")
 

@@ -5,10 +5,10 @@
  * word of q out of shared memory serves up to four positions; SIMD group s has heads pair s / m and panels s % m, s % m + m, ... (m SIMD
  * groups a pair). All of a thread's loads of 128 dimensions are in flight together, in two register files that take turns.
  * Weights: each thread its own scores, after one exchange of the panels' maxima.
- * Values: 16 KB at a time go through registers to shared memory, the first before the scores are done; four SIMD groups then hold
+ * Values: a stage of 16 KB (PS_METAL: 4 KB) at a time goes through registers to shared memory, the first before the scores are done; four SIMD groups then hold
  * dims x heads chains a thread (1 x 1, 1 x 2, 2 x 2, 4 x 2), and walk positions in order; the other four add up l meanwhile.
  *
- *   shared memory: [values: 2 x 16 KB] [q: floats, or words and scales] [w: (head, 260) floats]
+ *   shared memory: [values: 2 stages] [q: floats, or words and scales] [w: (head, 260) floats]
  *                  [q8_0: w * dv: (head, 4 blocks, 260)] [maxima: (head, 8 panels)] [l, m: (head, 2)]
  *
  * Where there are too few items for all groups, an item's dimensions are shared out over 2 or 4 groups, each of which finds the scores
@@ -16,8 +16,8 @@
 
 enum {
     ATT_BANK = 260,         /* floats from one row of weights to the next: four rows at one position lie in different banks */
-    ATT_STAGE = 16384,      /* bytes of values in a stage */
-    ATT_FETCH = 4,          /* 16-byte words of a stage that a thread fetches: ATT_STAGE / 16 / 256 */
+    ATT_STAGE = GPU_ATTEND_STAGE, /* bytes of values in a stage: of 16 positions at least, since a row has 256 bytes at most */
+    ATT_FETCH = ATT_STAGE / 16 / GPU_THREADS, /* 16-byte words of a stage that a thread fetches */
     ATT_KEYS = 8,           /* 16-byte words of keys in one of a thread's two register files */
     ATT_VALUE_THREADS = 128 /* that hold chains over values */
 };

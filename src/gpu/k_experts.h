@@ -7,7 +7,9 @@
  * experts_out, fused: at most 8 rows, every pair a tile of its own: a unit is a panel of outputs for all pairs, a pair to a SIMD group; joined in
  * rank order into the residual stream.
  *
- *   shared memory: ring | staged rows | sums [2][tiles of a unit][n8][32 lanes][4] (act of 16 pairs: [1]), or fused [2][pairs][16] */
+ *   shared memory: ring | staged rows | sums [2][tiles of a unit][n8][32 lanes][4] (act of 16 pairs: [1]), or fused [2][pairs][16]
+ *
+ * In a PS_METAL build act rows are read where they lie (experts_here); only experts_out, fused, stages rows, if they are floats. */
 
 struct experts_shape {
     u32 n_panels, n_pad, n_seg;
@@ -190,13 +192,13 @@ KFN void experts_stage(struct at at, const u32 n8, THR const struct experts_shap
     }
 }
 
-/* A pair's 32 outputs, one a lane, of two panels' sums: silu(gate) * up as floats and, by rule 1, as a block of its act row. */
+/* A pair's 32 outputs, one a lane, of two panels' sums of n_seg tiles each: silu(gate) * up as floats and, by rule 1, as a block of its act row. */
 KFN void experts_put_act(struct at at, const u32 n8, THR const struct experts_shape *s, THR const struct experts_rows *r, THR const struct experts_tile *t,
-                         u32 panel, u32 c, SHM const float *sums)
+                         u32 panel, u32 c, SHM const float *sums, u32 n_seg)
 {
-    u32 row = at.lane & 15u, slot = c / 8u * 128u + ((row & 7u) * 4u + c % 8u / 2u) * 4u + row / 8u * 2u + (c & 1u), one = s->n_seg * n8 * 128u;
+    u32 row = at.lane & 15u, slot = c / 8u * 128u + ((row & 7u) * 4u + c % 8u / 2u) * 4u + row / 8u * 2u + (c & 1u), one = n_seg * n8 * 128u;
     SHM const float *part = sums + at.lane / 16u * 2u * one + slot;
-    float v = silu_times(sums_get(part, s->n_seg, n8 * 128u), sums_get(part + one, s->n_seg, n8 * 128u)), d;
+    float v = silu_times(sums_get(part, n_seg, n8 * 128u), sums_get(part + one, n_seg, n8 * 128u)), d;
     u32 pair = s->pairs[t->first + c], n_pad = GPU_PAD(r->n_out), block = panel / 2u;
     r->y[(u64)pair * r->y_stride + panel * GPU_PANEL + at.lane] = v;
     i32 sum, q = act_quantise_32(at, v, &d, &sum);
@@ -254,9 +256,9 @@ KFN void experts_few(struct at at, const u32 n8, const u32 type_of, THR const st
                 WGT const u32 *tile = ring_tile(at, ring, slot, s->slot_words);
                 if (type_of == TYPE_ANY) {
                     FOR_TYPE(up ? s->type1 : s->type0,
-                             product_tile_sums(at, n8, type, four, tile, stage, s->n_pad, seg, col, &one, v))
+                             product_tile_sums(at, n8, type, four, tile, stage, s->n_pad, 8u * n8, seg, col, &one, v))
                 } else {
-                    product_tile_sums(at, n8, type_of, four, tile, stage, s->n_pad, seg, col, &one, v);
+                    product_tile_sums(at, n8, type_of, four, tile, stage, s->n_pad, 8u * n8, seg, col, &one, v);
                 }
                 SIMD_BARRIER(at);
                 experts_fetch(at, s, f, ring, slot);
@@ -292,7 +294,7 @@ KFN void experts_few(struct at at, const u32 n8, const u32 type_of, THR const st
             BARRIER(at);
             if (s->width == 2u)
                 for (u32 c = at.simd; c < here.pairs.n_pairs; c += GPU_SIMDS)
-                    experts_put_act(at, n8, s, r, &here.pairs, panel, c, part);
+                    experts_put_act(at, n8, s, r, &here.pairs, panel, c, part, s->n_seg);
             for (u32 i = at.id; s->width == 1u && i < n8 * 128u; i += GPU_THREADS) {
                 u32 lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u), out = panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
                 if (c >= here.pairs.n_pairs || out >= r->n_out)
@@ -311,6 +313,110 @@ KFN void experts_few(struct at at, const u32 n8, const u32 type_of, THR const st
         experts_at_on(s, n_units, unit < to, &here);
     }
 }
+
+/* ---- act rows in place (PS_METAL) ---- */
+
+/* The columns of a tile of pairs: their rows' act rows, `per` pairs to one; a column that is not there is the last one again. */
+KFN void experts_here_columns(struct at at, const u32 n8, THR const struct experts_shape *s, THR const struct experts_tile *tile, u32 per, u32 act_words,
+                              THR struct columns *col, THR struct columns *one)
+{
+    u32 g = at.lane >> 2, t = at.lane & 3u, word = tile_word(at) * 4u, last = tile->n_pairs - 1u;
+    DEV const u32 *pairs = s->pairs + tile->first;
+    UNROLL
+    for (u32 j = 0; j < n8; j++) { /* row of pair 8 j + g; the others have theirs from the lane that has that g */
+        u32 rest, row = split_u32(pairs[least_u32(8u * j + g, last)], per, &rest) * act_words;
+        u32 row0 = shuffle_from(at, row, 8u * t), row1 = shuffle_from(at, row, 8u * t + 4u); /* of columns 2t and 2t + 1 */
+        UNROLL
+        for (u32 i = 0; i < TILE_COLS; i++)
+            col[j].q[i] = (TILE_COLS == 1u ? row : i ? row1 : row0) + word;
+        col[j].s0 = row0;
+        col[j].s1 = row1;
+        if (j == 0u) {
+            one->q[0] = shuffle_from(at, row, tile_col_of_four(at) * 4u) + word;
+            one->s0 = shuffle_from(at, row, 4u * t);
+            one->s1 = 0u;
+        }
+    }
+}
+
+/* As experts_few, without ring and stage. Panels that are shared go matrix by matrix, each in rounds of 8 tiles (k_product.h), whose totals are put down.
+ *
+ *   shared memory: sums [2][8][n8][32 lanes][4] | totals [panels of a unit x matrices][n8][32 lanes][4] */
+KFN void experts_here(struct at at, const u32 n8, THR const struct experts_shape *s, THR const struct experts_rows *r, SHM u32 *shm, u32 from, u32 to)
+{
+    SHM float *sums = (SHM float *)shm, *totals = sums + 2u * GPU_SIMDS * n8 * 128u;
+    u32 turn = 0, known = ~0u, act_words = GPU_ACT_BYTES(r->n_in) / 4u, step = s->split ? 1u : GPU_SIMDS, count = s->mats * s->width;
+    struct experts_at here; /* the group's unit, or this SIMD group's */
+    struct columns col[4];
+    struct columns one;
+    u32 first = s->split ? from : from + at.simd;
+    if (first >= to)
+        return; /* not split: no barrier is met */
+    experts_at_begin(s, first, &here);
+    NO_UNROLL
+    for (u32 unit = first; unit < to; unit += step) {
+        u32 panel = here.u * s->width, expert_panel = here.pairs.expert * s->n_panels + panel;
+        bool four = n8 == 1u && here.pairs.n_pairs <= 4u;
+        float total[16], second[16], v[16];
+        if (here.pairs.first != known) {
+            experts_here_columns(at, n8, s, &here.pairs, r->per, act_words, col, &one);
+            known = here.pairs.first;
+        }
+        UNROLL
+        for (u32 i = 0; i < 4u * n8; i++)
+            total[i] = second[i] = 0.0f;
+        NO_UNROLL
+        for (u32 n = 0; n < count; n++) { /* matrix n % mats of the unit's panel n / mats */
+            bool up = s->mats == 2u && (n & 1u);
+            u32 type_of = up ? s->type1 : s->type0, bytes = GPU_TILE_BYTES(type_of);
+            DEV const u8 *w = (up ? s->w1 : s->w0) + (u64)(expert_panel + (s->mats == 2u ? n >> 1 : n)) * (up ? s->row1 : s->row0);
+            float joined = 0.0f;
+            NO_UNROLL
+            for (u32 seg0 = 0; seg0 < s->n_seg; seg0 += s->split ? GPU_SIMDS : 1u) {
+                u32 seg = s->split ? seg0 + at.simd : seg0;
+                if (seg < s->n_seg) {
+                    FOR_TYPE(type_of, product_tile_sums(at, n8, type, four, (WGT const u32 *)(w + seg * bytes), r->act, s->n_pad, 0u, seg, col, &one, v))
+                    if (s->split)
+                        sums_put(at, n8, four, sums + (turn * GPU_SIMDS + at.simd) * n8 * 128u, v);
+                }
+                if (s->split) {
+                    BARRIER(at);
+                    joined = round_join(at, n8, sums + turn * GPU_SIMDS * n8 * 128u, least_u32(GPU_SIMDS, s->n_seg - seg0), joined);
+                    turn ^= 1u;
+                } else {
+                    UNROLL
+                    for (u32 i = 0; i < 4u * n8; i++)
+                        if (i < 2u || !four) {
+                            total[i] = up ? total[i] : total[i] + v[i];
+                            second[i] = up ? second[i] + v[i] : second[i];
+                        }
+                }
+            }
+            if (s->split && at.id < n8 * 128u)
+                totals[n * n8 * 128u + at.id] = joined;
+        }
+        if (!s->split) {
+            UNROLL
+            for (u32 i = 0; i < 4u * n8; i++) {
+                u32 c = here_col(at, four, here.pairs.n_pairs, i), out = panel * GPU_PANEL + here_out(at, four, i);
+                if (c < here.pairs.n_pairs && out < r->n_out)
+                    r->y[(u64)s->pairs[here.pairs.first + c] * r->y_stride + out] = s->mats == 2u ? silu_times(total[i], second[i]) : total[i];
+            }
+        } else if (s->width == 2u) {
+            BARRIER(at); /* the next totals come after the barrier of the next unit's first round */
+            for (u32 c = at.simd; c < here.pairs.n_pairs; c += GPU_SIMDS)
+                experts_put_act(at, n8, s, r, &here.pairs, panel, c, totals, 1u);
+        } else if (at.id < n8 * 128u) { /* what the thread put down itself */
+            u32 i = at.id, lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u), out = panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
+            float sum = s->mats == 2u ? silu_times(totals[i], totals[n8 * 128u + i]) : totals[i];
+            if (c < here.pairs.n_pairs && out < r->n_out)
+                r->y[(u64)s->pairs[here.pairs.first + c] * r->y_stride + out] = sum;
+        }
+        experts_at_on(s, step, unit + step < to, &here);
+    }
+}
+
+/* ---- experts in ---- */
 
 /* The usual types have a loop of their own. */
 KFN void experts_typed(struct at at, const u32 n8, THR const struct experts_shape *s, THR const struct experts_rows *r, SHM u32 *ring, THR struct experts_walk *f,
@@ -351,6 +457,10 @@ KFN void experts_in_few(struct at at, const u32 n8, CON const struct experts_in_
         s.tiles = 4u * s.n_seg;
     }
     share_units(at, s.list[0] * s.units, &from, &to);
+    if (PS_METAL) {
+        experts_here(at, n8, &s, &r, shm, from, to);
+        return;
+    }
     experts_walk_begin(at, &s, from, to, &f);
     for (u32 i = 0; i < s.slots; i++)
         experts_fetch(at, &s, &f, shm, i);
@@ -403,14 +513,16 @@ KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct
     DEV float *x = (DEV float *)b.p[6];
     SHM u32 *stage = ring + RING_WORDS;
     u32 n_pairs = n_rows * a->n_used, from, to, slot = 0, turn = 0;
-    SHM float *sums = (SHM float *)(stage + STAGE_WORDS(n_pairs, s->n_pad));
+    bool here = PS_METAL && !r->x; /* act rows in place */
+    u32 act_words = GPU_ACT_BYTES(r->n_in) / 4u;
+    SHM float *sums = (SHM float *)(stage + (here ? 0u : STAGE_WORDS(n_pairs, s->n_pad)));
     share_units(at, s->n_panels, &from, &to);
     struct joined_walk f = {from, to, at.simd, 0u, s->w0};
     if (at.simd < n_pairs)
         joined_walk_at(s, ids, &f);
     for (u32 i = 0; i < s->slots; i++)
         joined_fetch(at, s, ids, n_pairs, &f, ring, i);
-    for (u32 c = at.simd; c < n_pairs; c += GPU_SIMDS) {
+    for (u32 c = at.simd; !here && c < n_pairs; c += GPU_SIMDS) {
         if (r->x)
             stage_floats(at, stage, n_pairs, c, r->n_in, r->x + (u64)c * r->x_stride, (DEV const float *)0, 0.0f, at.lane, 32u, (DEV u32 *)0);
         else
@@ -423,15 +535,19 @@ KFN void experts_join(struct at at, CON const struct experts_out_args *a, struct
         for (u32 pair = at.simd; pair < n_pairs; pair += GPU_SIMDS) {
             struct columns one; /* all four the same */
             float total[2] = {0.0f, 0.0f};
-            one.q[0] = pair * STAGE_STRIDE(s->n_pad) + tile_word(at) * 4u;
-            one.s0 = 2u * pair;
+            one.q[0] = pair * (here ? act_words : STAGE_STRIDE(s->n_pad)) + tile_word(at) * 4u;
+            one.s0 = pair * (here ? act_words : 2u);
             one.s1 = 0u;
             NO_UNROLL
             for (u32 seg = 0; seg < s->n_seg; seg++) {
                 float v[16];
                 ring_take(at, ring, slot);
                 WGT const u32 *at_slot = ring_tile(at, ring, slot, s->slot_words);
-                FOR_TYPE(s->type0, tile_sums_4(at, type, at_slot, stage, s->n_pad, n_pairs, seg, &one, v))
+                if (here) {
+                    FOR_TYPE(s->type0, tile_sums_4(at, type, at_slot, r->act, s->n_pad, 0u, seg, &one, v))
+                } else {
+                    FOR_TYPE(s->type0, tile_sums_4(at, type, at_slot, stage, s->n_pad, n_pairs, seg, &one, v))
+                }
                 SIMD_BARRIER(at);
                 joined_fetch(at, s, ids, n_pairs, &f, ring, slot);
                 slot = slot + 1u == s->slots ? 0u : slot + 1u;
@@ -481,6 +597,10 @@ KFN void experts_out_few(struct at at, const u32 n8, CON const struct experts_ou
         return;
     }
     share_units(at, s.list[0] * s.units, &from, &to);
+    if (PS_METAL) {
+        experts_here(at, n8, &s, &r, shm, from, to);
+        return;
+    }
     experts_walk_begin(at, &s, from, to, &f);
     for (u32 i = 0; i < s.slots; i++)
         experts_fetch(at, &s, &f, shm, i);

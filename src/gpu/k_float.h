@@ -1,7 +1,7 @@
 /* Products with float weights (rule 5): the router, and whole models in f16, bf16 or f32. See args.h (float_args).
  *
  * A unit is 4 or 8 outputs of one matrix for a tile of 1, 2, 4 or 8 rows (of pairs: 1, since each has an expert of its own); a group takes
- * a contiguous share of units, so it mostly stays with the same rows. The row is walked in phases of 8 segments; in each, weights
+ * a contiguous share of units, so it mostly stays with the same rows. The row is walked in phases of 8 segments (PS_METAL: 2); in each, weights
  * and rows come through shared memory, where a segment of an output lies in one piece, so that a chain of fma reads 16 bytes for 4 steps:
  *
  *   shared memory, words: x[rows][8 segments][260] | norm weights [8][260] | w[outputs][8][260] | parts[rows][outputs][9]
@@ -14,7 +14,7 @@
  * normalise it where it lies. */
 
 enum {
-    FLOAT_SEGS = 8,                           /* in a phase */
+    FLOAT_SEGS = GPU_FLOAT_SEGS,              /* in a phase */
     FLOAT_PHASE = FLOAT_SEGS * GPU_SEG,       /* elements */
     FLOAT_SEG_WORDS = GPU_SEG + 4,
     FLOAT_ROW_WORDS = FLOAT_SEGS * FLOAT_SEG_WORDS,

@@ -72,7 +72,7 @@ KFN void many_product(struct at at, u32 type_of, DEV const u8 *panel, DEV const 
         if (seg + 1u < n_seg)
             many_fetch(at, act, act_words, n_pad, rows, seg + 1u, &f);
         ring_take(at, ring, slot);
-        WGT const u32 *w = ring_tile(at, ring, slot, tile / 4u);
+        WGT const u32 *w = ring_tile(at, ring, slot * tile / 4u, 1u);
         FOR_TYPE(type_of, tile_sums(at, MANY_8, type, w, stage + seg % 2u * MANY_STAGE, 256, MANY_COLS, 0, col, v))
         SIMD_BARRIER(at);
         if (seg + slots < n_seg)

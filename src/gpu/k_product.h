@@ -6,7 +6,12 @@
  *               right, while the next panel goes into the other half;
  *   n_seg < 8:  each SIMD group takes a panel of its own and adds as it goes; no barrier.
  *
- *   shared memory: ring | staged rows | sums [2][n_seg][n8][32 lanes][4] */
+ *   shared memory: ring | staged rows | sums [2][n_seg][n8][32 lanes][4]
+ *
+ * In a PS_METAL build (product_here) the columns are act rows where they lie, whatever n_in is; a product that quantises its rows itself stages one
+ * at a time. A panel that is shared goes in rounds of 8 tiles, one a SIMD group, whose sums meet before the next.
+ *
+ *   shared memory: the staged row, if any | sums [2][8][n8][32 lanes][4] */
 
 KFN u32 panels_of(u32 n_out)
 {
@@ -157,10 +162,10 @@ KFN void product_fetch(struct at at, CON const struct product_args *a, struct bu
     product_walk_on(at, a, b, s, f);
 }
 
-/* The rows of a tile, row0.., n of them, into shared memory. */
-KFN void product_stage(struct at at, const u32 n8, CON const struct product_args *a, struct bufs b, SHM u32 *stage, u32 row0, u32 n)
+/* The rows of a tile, row0.., n of them, into shared memory, where there is room for `cols`. writes: the act rows too, where they are wanted. */
+KFN void product_stage(struct at at, const u32 cols, CON const struct product_args *a, struct bufs b, SHM u32 *stage, u32 row0, u32 n, bool writes)
 {
-    u32 cols = 8u * n8, n_pad = GPU_PAD(a->n_in), act_words = GPU_ACT_BYTES(a->n_in) / 4u;
+    u32 n_pad = GPU_PAD(a->n_in), act_words = GPU_ACT_BYTES(a->n_in) / 4u;
     if (a->source == SRC_ACT) {
         DEV const u32 *act = (DEV const u32 *)b.p[1];
         for (u32 c = at.simd; c < n; c += GPU_SIMDS)
@@ -169,7 +174,7 @@ KFN void product_stage(struct at at, const u32 n8, CON const struct product_args
     }
     DEV const float *x = (DEV const float *)b.p[1];
     DEV const float *norm = a->source == SRC_NORM ? (DEV const float *)b.p[2] : (DEV const float *)0;
-    DEV u32 *act = a->write_act && at.group == 0u ? (DEV u32 *)b.p[13] : (DEV u32 *)0;
+    DEV u32 *act = a->write_act && writes ? (DEV u32 *)b.p[13] : (DEV u32 *)0;
     bool alone = n == 1u; /* the whole group for the one row */
     for (u32 c = alone ? 0u : at.simd; c < n; c += GPU_SIMDS) {
         DEV const float *row = x + (u64)(row0 + c) * a->x_stride;
@@ -192,13 +197,13 @@ KFN void product_put(CON const struct product_args *a, struct bufs b, THR const 
 }
 
 /* four: at most four columns; then v[0], v[1] are what tile_sums_4 gives. */
-KFN void product_tile_sums(struct at at, const u32 n8, const u32 type, bool four, WGT const u32 *tile, SHM const u32 *stage, u32 n_pad, u32 seg,
-                           THR const struct columns *col, THR const struct columns *one, THR float *v)
+ANYWHERE KFN void product_tile_sums(struct at at, const u32 n8, const u32 type, bool four, WGT const u32 *tile, any_words stage, u32 n_pad, u32 n_cols,
+                                    u32 seg, THR const struct columns *col, THR const struct columns *one, THR float *v)
 {
     if (n8 == 1u && four)
-        tile_sums_4(at, type, tile, stage, n_pad, 8u, seg, one, v);
+        tile_sums_4(at, type, tile, stage, n_pad, n_cols, seg, one, v);
     else
-        tile_sums(at, n8, type, tile, stage, n_pad, 8u * n8, seg, col, v);
+        tile_sums(at, n8, type, tile, stage, n_pad, n_cols, seg, col, v);
 }
 
 KFN void product_few(struct at at, const u32 n8, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
@@ -231,7 +236,7 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
         if (fresh) {
             if (!s.split && again)
                 BARRIER(at);
-            product_stage(at, n8, a, b, stage, row0, n_rows);
+            product_stage(at, 8u * n8, a, b, stage, row0, n_rows, at.group == 0u);
             BARRIER(at);
             fresh = false;
             again = true;
@@ -248,9 +253,9 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
                 ring_take(at, ring, slot);
                 WGT const u32 *at_slot = ring_tile(at, ring, slot, s.slot_words);
                 if (m.type == GT_Q4_0)
-                    product_tile_sums(at, n8, GT_Q4_0, four, at_slot, stage, s.n_pad, seg, col, &one, v);
+                    product_tile_sums(at, n8, GT_Q4_0, four, at_slot, stage, s.n_pad, 8u * n8, seg, col, &one, v);
                 else
-                    FOR_TYPE(m.type, product_tile_sums(at, n8, type, four, at_slot, stage, s.n_pad, seg, col, &one, v))
+                    FOR_TYPE(m.type, product_tile_sums(at, n8, type, four, at_slot, stage, s.n_pad, 8u * n8, seg, col, &one, v))
                 SIMD_BARRIER(at);
                 product_fetch(at, a, b, &s, &f, ring, slot);
                 slot = slot + 1u == s.slots ? 0u : slot + 1u;
@@ -297,12 +302,154 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
     }
 }
 
+/* ---- act rows in place (PS_METAL) ---- */
+
+/* One round of a panel that SIMD groups share: its sums are there; the thread's output goes on by those of its n tiles. */
+KFN float round_join(struct at at, const u32 n8, SHM const float *sums, u32 n, float total)
+{
+    for (u32 s = 0; at.id < n8 * 128u && s < n; s++)
+        total = total + sums[s * n8 * 128u + at.id];
+    return total;
+}
+
+/* A tile whose columns are in place, or are one staged row (then there are no more). */
+KFN void here_tile_sums(struct at at, const u32 n8, const u32 type, const bool staged, bool four, WGT const u32 *tile, DEV const u32 *act,
+                        SHM const u32 *stage, u32 n_pad, u32 seg, THR const struct columns *col, THR const struct columns *one, THR float *v)
+{
+    if (staged)
+        tile_sums_4(at, type, tile, stage, n_pad, 1u, seg, one, v);
+    else
+        product_tile_sums(at, n8, type, four, tile, act, n_pad, 0u, seg, col, one, v);
+}
+
+/* A lane's columns: act rows row0.. in place, n of them; a column that is not there is the last one again. staged: the one row. */
+KFN void here_columns(struct at at, const u32 n8, const bool staged, u32 row0, u32 n, u32 act_words, THR struct columns *col, THR struct columns *one)
+{
+    u32 t = at.lane & 3u, word = tile_word(at) * 4u;
+    one->q[0] = word + (staged ? 0u : (row0 + least_u32(tile_col_of_four(at), n - 1u)) * act_words);
+    one->s0 = staged ? 0u : (row0 + least_u32(t, n - 1u)) * act_words;
+    one->s1 = 0u;
+    UNROLL
+    for (u32 j = 0; !staged && j < n8; j++) {
+        UNROLL
+        for (u32 i = 0; i < TILE_COLS; i++)
+            col[j].q[i] = word + (row0 + least_u32(8u * j + tile_col(at, i), n - 1u)) * act_words;
+        col[j].s0 = (row0 + least_u32(8u * j + 2u * t, n - 1u)) * act_words;
+        col[j].s1 = (row0 + least_u32(8u * j + 2u * t + 1u, n - 1u)) * act_words;
+    }
+}
+
+/* Sum i of a lane (a constant) is of this column and this output of the panel. */
+KFN u32 here_col(struct at at, bool four, u32 n, const u32 i)
+{
+    if (four)
+        return i < 2u ? at.lane & 3u : n; /* there are two sums only */
+    return i / 4u * 8u + 2u * (at.lane & 3u) + (i & 1u);
+}
+
+KFN u32 here_out(struct at at, bool four, const u32 i)
+{
+    return (at.lane >> 2) + ((four ? i : i >> 1) & 1u) * 8u;
+}
+
+/* staged: rows are quantised here, one a tile. */
+KFN void product_here(struct at at, const u32 n8, const bool staged, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
+{
+    DEV const u32 *act = (DEV const u32 *)b.p[1];
+    u32 all_rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which], high = staged ? 1u : 8u * n8, act_words = GPU_ACT_BYTES(a->n_in) / 4u;
+    u32 from, to, turn = 0, p, done = ~0u; /* done: the tile of rows that col and one are of */
+    struct product_shape s;
+    struct columns col[4];
+    struct columns one;
+    u32 row0 = 0, n_rows = 0;
+    bool four = false;
+    product_shape_of(a, &s);
+    SHM float *sums = (SHM float *)(shm + (staged ? STAGE_WORDS(1u, s.n_pad) : 0u));
+    share_units(at, (staged ? all_rows : (all_rows + high - 1u) / (8u * n8)) * s.ends[2], &from, &to);
+    u32 tile = split_u32(from, s.ends[2], &p);
+    NO_UNROLL
+    for (u32 unit = from; unit < to;) { /* one panel, or one for each SIMD group, of one tile of rows */
+        u32 n_units = s.split ? 1u : least_u32(least_u32(GPU_SIMDS, to - unit), s.ends[2] - p);
+        struct product_mat m;
+        float total[16], v[16], joined = 0.0f;
+        if (tile != done) {
+            row0 = tile * high;
+            n_rows = least_u32(high, all_rows - row0);
+            four = staged || (n8 == 1u && n_rows <= 4u);
+            here_columns(at, n8, staged, row0, n_rows, act_words, col, &one);
+            if (staged && done != ~0u)
+                BARRIER(at);
+            if (staged) {
+                product_stage(at, 1u, a, b, shm, row0, 1u, p == 0u);
+                BARRIER(at);
+            }
+            done = tile;
+        }
+        UNROLL
+        for (u32 i = 0; i < 4u * n8; i++)
+            total[i] = 0.0f;
+        if (s.split || at.simd < n_units) {
+            product_mat_of(a, b, &s, s.split ? p : p + at.simd, &m);
+            u32 bytes = GPU_TILE_BYTES(m.type);
+            DEV const u8 *w = m.w + (u64)(m.panel * s.n_seg) * bytes;
+            NO_UNROLL
+            for (u32 seg0 = 0; seg0 < s.n_seg; seg0 += s.split ? GPU_SIMDS : 1u) {
+                u32 seg = s.split ? seg0 + at.simd : seg0;
+                if (seg < s.n_seg) {
+                    FOR_TYPE(m.type, here_tile_sums(at, n8, type, staged, four, (WGT const u32 *)(w + seg * bytes), act, shm, s.n_pad, seg, col, &one, v))
+                    if (s.split)
+                        sums_put(at, n8, four, sums + (turn * GPU_SIMDS + at.simd) * n8 * 128u, v);
+                }
+                if (s.split) {
+                    BARRIER(at);
+                    joined = round_join(at, n8, sums + turn * GPU_SIMDS * n8 * 128u, least_u32(GPU_SIMDS, s.n_seg - seg0), joined);
+                    turn ^= 1u;
+                } else {
+                    UNROLL
+                    for (u32 i = 0; i < 4u * n8; i++)
+                        if (i < 2u || !four)
+                            total[i] = total[i] + v[i];
+                }
+            }
+            if (s.split) {
+                u32 i = at.id, lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u);
+                u32 out = m.panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
+                if (i < n8 * 128u && c < n_rows && out < m.n_out)
+                    product_put(a, b, &m, row0 + c, out, joined);
+            } else {
+                UNROLL
+                for (u32 i = 0; i < 4u * n8; i++) {
+                    u32 c = here_col(at, four, n_rows, i), out = m.panel * GPU_PANEL + here_out(at, four, i);
+                    if (c < n_rows && out < m.n_out)
+                        product_put(a, b, &m, row0 + c, out, total[i]);
+                }
+            }
+        }
+        unit += n_units;
+        p += n_units;
+        if (p == s.ends[2]) {
+            p = 0;
+            tile++;
+        }
+    }
+}
+
 KFN void k_product_1(struct at at, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
 {
-    product_few(at, 1, a, b, shm);
+    if (PS_METAL && a->source == SRC_ACT)
+        product_here(at, 1, false, a, b, shm);
+    else if (PS_METAL)
+        product_here(at, 1, true, a, b, shm);
+    else
+        product_few(at, 1, a, b, shm);
 }
 
 KFN void k_product_2(struct at at, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
 {
-    product_few(at, 2, a, b, shm);
+    if (PS_METAL && a->source == SRC_ACT)
+        product_here(at, 2, false, a, b, shm);
+    else if (PS_METAL)
+        product_here(at, 1, true, a, b, shm);
+    else
+        product_few(at, 2, a, b, shm);
 }

@@ -1,5 +1,5 @@
 /* Attention of a prompt's rows (rule 7): a tile of up to 8 rows of one slot at positions that follow each other, with up to 8 query heads
- * that share a key/value head, is one group's work. A SIMD group has one row: its `n` queries (1, 2, 4 or 8: the heads, rounded up). All
+ * (GPU_PROMPT_HEADS) that share a key/value head, is one group's work. A SIMD group has one row: its `n` queries (1, 2, 4 or 8: the heads, rounded up). All
  * see the same keys and values, which go through shared memory in stages; everything else is a SIMD group's own, so the only barriers
  * are the stages' (one each: two stages take turns, and registers hold a third).
  *
@@ -10,9 +10,17 @@
  *   shared memory: [stages: 2 x 8 KB] [q8_0: their scales: 2 x 256] [w: (row, position, n)] [q: (row, dimension, n) floats;
  *                  q8_0: (row, d_head / 4, n) words, (row, block, n) scales]
  *
+ * In a PS_METAL build, where that is too much, weights stay in registers and are put down 32 positions at a time, and floats of q 16 dimensions at a time,
+ * each before the stage that they go with.
+ *
  * Between chunks m and l stay in registers, o in the row's place in att: a thread reads there only what it wrote itself. */
 
-enum { PROMPT_STAGE = 8192, PROMPT_SLICE = 128, PROMPT_DIMS = 16 };
+enum {
+    PROMPT_STAGE = 8192,
+    PROMPT_SLICE = 128,
+    PROMPT_DIMS = 16,
+    PROMPT_HELD = PS_METAL ? 32 : GPU_CHUNK /* positions whose weights are in shared memory */
+};
 
 struct prompt_shm {
     SHM u32 *stage;         /* 2 x PROMPT_STAGE bytes */
@@ -36,13 +44,13 @@ struct prompt_fetch { /* a thread's part of a stage */
 
 KFN void prompt_lay(struct at at, SHM u32 *shm, u32 n, u32 d_head, u32 q8, THR struct prompt_shm *s)
 {
-    u32 dims = (d_head + PROMPT_DIMS - 1) / PROMPT_DIMS * PROMPT_DIMS, words = (q8 ? dims / 4 : dims) * n;
+    u32 dims = (d_head + PROMPT_DIMS - 1) / PROMPT_DIMS * PROMPT_DIMS, words = (q8 ? dims / 4 : PS_METAL ? PROMPT_DIMS : dims) * n;
     s->stage = shm;
     shm += 2 * PROMPT_STAGE / 4;
     s->scale = (SHM float *)shm;
     shm += q8 ? 2 * GPU_CHUNK : 0;
-    s->w = (SHM float *)shm + at.simd * GPU_CHUNK * n;
-    shm += GPU_SIMDS * GPU_CHUNK * n;
+    s->w = (SHM float *)shm + at.simd * PROMPT_HELD * n;
+    shm += GPU_SIMDS * PROMPT_HELD * n;
     s->q = shm + at.simd * words;
     s->q_scale = (SHM float *)shm + GPU_SIMDS * words + at.simd * (d_head / 32) * n;
 }
@@ -57,6 +65,18 @@ KFN void prompt_put_q(struct at at, CON const struct attend_args *a, THR const s
         UNROLL
         for (u32 h = 0; h < n; h++)
             s->q[d * n + h] = h < t->heads && d < a->d_head ? EX_BITS(q[h * a->d_head + d]) : 0;
+    }
+}
+
+/* PS_METAL: the 16 dimensions of stage c. */
+KFN void prompt_put_q_some(struct at at, CON const struct attend_args *a, THR const struct prompt_tile *t, DEV const float *q, u32 c, const u32 n,
+                           THR const struct prompt_shm *s)
+{
+    SIMD_BARRIER(at); /* those of the stage before have been used */
+    UNROLL
+    for (u32 i = at.lane; i < PROMPT_DIMS * n; i += 32) {
+        u32 h = i / PROMPT_DIMS, in = i % PROMPT_DIMS, d = c * PROMPT_DIMS + in;
+        s->q[in * n + h] = h < t->heads && d < a->d_head ? EX_BITS(q[h * a->d_head + d]) : 0;
     }
 }
 
@@ -221,7 +241,28 @@ KFN void prompt_score_q8(struct at at, THR float *acc, SHM const u32 *stage, SHM
     }
 }
 
-/* Scores become weights in shared memory. *m and *l: of the chunk; lane h has query h's. */
+/* Weights of 32 positions, panel c of the chunk, out of registers into shared memory: as prompt_weights left them, or prompt_weights_q8. */
+KFN void prompt_put_w(struct at at, THR const float *acc, u32 c, SHM float *w, const u32 n, const u32 q8)
+{
+    u32 g = at.lane / 4, t = at.lane % 4;
+    SIMD_BARRIER(at); /* the weights before them have been read */
+    UNROLL
+    for (u32 i = 0; q8 && i < 32; i++) {
+        UNROLL
+        for (u32 h = 0; h < 2; h++)
+            if (i / 4 == c && 2 * t + h < n)
+                w[(8 * (i % 4) + g) * n + 2 * t + h] = acc[2 * i + h];
+    }
+    UNROLL
+    for (u32 p = 0; !q8 && p < 8; p++) {
+        UNROLL
+        for (u32 h = 0; h < n; h++)
+            if (p == c)
+                w[at.lane * n + h] = acc[h * 8 + p];
+    }
+}
+
+/* Scores become weights in shared memory (PS_METAL: in acc). *m and *l: of the chunk; lane h has query h's. */
 KFN void prompt_weights(struct at at, THR float *acc, float scale, u32 n_pos, THR float *m, THR float *l, SHM float *w, const u32 n)
 {
     UNROLL
@@ -242,6 +283,8 @@ KFN void prompt_weights(struct at at, THR float *acc, float scale, u32 n_pos, TH
         *m = at.lane == h ? most : *m;
         *l = at.lane == h ? sum : *l;
     }
+    if (PS_METAL)
+        return;
     SIMD_BARRIER(at); /* the weights of the chunk before have been read */
     UNROLL
     for (u32 p = 0; p < 8; p++) {
@@ -250,6 +293,31 @@ KFN void prompt_weights(struct at at, THR float *acc, float scale, u32 n_pos, TH
             w[(32 * p + at.lane) * n + h] = acc[h * 8 + p];
     }
     SIMD_BARRIER(at);
+}
+
+/* PS_METAL: scores become weights where they are; *l as above, by way of shared memory, 32 positions at a time. */
+KFN void prompt_sum_q8(struct at at, THR float *acc, THR const float *most, THR float *l, SHM float *w, const u32 n)
+{
+    float sum[8];
+    UNROLL
+    for (u32 i = 0; i < 64; i++)
+        acc[i] = attend_weight(acc[i] - most[i % 2]);
+    UNROLL
+    for (u32 h = 0; h < n; h++)
+        sum[h] = 0.0f;
+    UNROLL
+    for (u32 p = 0; p < 8; p++) {
+        prompt_put_w(at, acc, p, w, n, 1);
+        SIMD_BARRIER(at);
+        UNROLL
+        for (u32 h = 0; h < n; h++)
+            sum[h] = sum[h] + w[at.lane * n + h];
+    }
+    UNROLL
+    for (u32 h = 0; h < n; h++) {
+        float all = simd_tree(at, sum[h]);
+        *l = at.lane == h ? all : *l;
+    }
 }
 
 /* The same from tiles' places: maxima over the lanes of a query; l from the weights as they lie in shared memory. */
@@ -272,18 +340,24 @@ KFN void prompt_weights_q8(struct at at, THR float *acc, float scale, u32 n_pos,
         }
         most[h] = top;
     }
-    SIMD_BARRIER(at); /* the weights of the chunk before have been read */
-    UNROLL
-    for (u32 i = 0; i < 32; i++) {
+    if (PS_METAL) {
+        prompt_sum_q8(at, acc, most, l, w, n);
+    } else {
+        SIMD_BARRIER(at); /* the weights of the chunk before have been read */
         UNROLL
-        for (u32 h = 0; h < 2; h++)
-            if (2 * t + h < n)
-                w[(8 * i + g) * n + 2 * t + h] = attend_weight(acc[2 * i + h] - most[h]);
+        for (u32 i = 0; i < 32; i++) {
+            UNROLL
+            for (u32 h = 0; h < 2; h++)
+                if (2 * t + h < n)
+                    w[(8 * i + g) * n + 2 * t + h] = attend_weight(acc[2 * i + h] - most[h]);
+        }
+        SIMD_BARRIER(at);
     }
-    SIMD_BARRIER(at);
     u32 from = at.lane / 2 % 4;
     u32 even = shuffle_from(at, EX_BITS(most[0]), from), odd = shuffle_from(at, EX_BITS(most[1]), from);
     *m = EX_FLOAT(at.lane % 2 ? odd : even);
+    if (PS_METAL)
+        return;
     UNROLL
     for (u32 h = 0; h < n; h++) {
         float sum = 0.0f;
@@ -388,8 +462,8 @@ KFN void prompt_find(struct at at, CON const struct attend_args *a, struct bufs 
     u32 word = in[a->tiles_at + tile], row0 = word & 0xFFFFFFu, rows = word >> 24;
     w4 row = load16(in + a->rows_at + 4 * row0);
     t->row = row0 + at.simd;
-    t->head = kv * share + 8 * sub;
-    t->heads = at.simd < rows ? least_u32(share - 8 * sub, 8) : 0;
+    t->head = kv * share + GPU_PROMPT_HEADS * sub;
+    t->heads = at.simd < rows ? least_u32(share - GPU_PROMPT_HEADS * sub, GPU_PROMPT_HEADS) : 0;
     t->pos = row.z + at.simd;
     t->last = row.z + rows - 1;
     t->k = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, kv);
@@ -402,6 +476,8 @@ KFN void prompt_chunk(struct at at, CON const struct attend_args *a, struct bufs
     u32 n_pos = t->heads && t->pos >= chunk * GPU_CHUNK ? least_u32(t->pos + 1 - chunk * GPU_CHUNK, GPU_CHUNK) : 0;
     u32 chunk_bytes = GPU_CHUNK / GPU_KV_PANEL * GPU_KV_PANEL_BYTES(a->d_head, q8), more = t->last >= (chunk + 1) * GPU_CHUNK;
     DEV const u8 *k = t->k + (u64)chunk * chunk_bytes, *v = k + (u64)a->n_kv * a->head_bytes;
+    DEV const float *q = (DEV const float *)b.p[1] + (u64)t->row * a->q_stride + t->head * a->d_head;
+    SHM const u32 *w = (SHM const u32 *)s->w;
     u32 n_panels = (n_seen + 31) / 32, n_slices = (a->d_head + PROMPT_SLICE - 1) / PROMPT_SLICE;
     float acc[64], m = 0.0f, l = 0.0f;
     UNROLL
@@ -415,17 +491,19 @@ KFN void prompt_chunk(struct at at, CON const struct attend_args *a, struct bufs
             prompt_fetch_k(at, a, k, c + 1, n_seen, q8, f);
         else
             prompt_fetch_v(at, a, v, 0, 0, n_seen, q8, f);
+        if (PS_METAL && !q8)
+            prompt_put_q_some(at, a, t, q, c, n, s);
         BARRIER(at);
         if (n_pos > 128) {
             if (q8)
                 prompt_score_q8(at, acc, stage, scale, s->q + c * 8 * n, s->q_scale + c * n, n, 16);
             else
-                prompt_score(at, acc, stage, s->q + c * PROMPT_DIMS * n, n, 8);
+                prompt_score(at, acc, stage, s->q + (PS_METAL ? 0 : c * PROMPT_DIMS * n), n, 8);
         } else if (n_pos) {
             if (q8)
                 prompt_score_q8(at, acc, stage, scale, s->q + c * 8 * n, s->q_scale + c * n, n, 8);
             else
-                prompt_score(at, acc, stage, s->q + c * PROMPT_DIMS * n, n, 4);
+                prompt_score(at, acc, stage, s->q + (PS_METAL ? 0 : c * PROMPT_DIMS * n), n, 4);
         }
     }
     if (n_pos) {
@@ -450,9 +528,11 @@ KFN void prompt_chunk(struct at at, CON const struct attend_args *a, struct bufs
                 prompt_fetch_v(at, a, v, 0, (slice + 1) * PROMPT_SLICE, n_seen, q8, f);
             else if (more)
                 prompt_fetch_k(at, a, k + chunk_bytes, 0, least_u32(t->last + 1 - (chunk + 1) * GPU_CHUNK, GPU_CHUNK), q8, f);
+            if (PS_METAL)
+                prompt_put_w(at, acc, c, s->w, n, q8);
             BARRIER(at);
             if (32 * c < n_pos)
-                prompt_add(at, o, stage, scale, (SHM const u32 *)s->w + 32 * c * n, n, q8);
+                prompt_add(at, o, stage, scale, w + (PS_METAL ? 0 : 32 * c * n), n, q8);
         }
         if (n_pos)
             prompt_put_o(at, join, chunk == 0, t->pos < (chunk + 1) * GPU_CHUNK, o,
@@ -464,7 +544,7 @@ KFN void prompt_chunk(struct at at, CON const struct attend_args *a, struct bufs
 KFN void prompt_tiles(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm, u32 share, const u32 n, const u32 q8)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
-    u32 n_sub = (share + 7) / 8, pieces = a->n_kv * n_sub, units = in[IN_TILES + a->which] * pieces, turn = 0;
+    u32 n_sub = (share + GPU_PROMPT_HEADS - 1) / GPU_PROMPT_HEADS, pieces = a->n_kv * n_sub, units = in[IN_TILES + a->which] * pieces, turn = 0;
     struct prompt_shm s;
     prompt_lay(at, shm, n, a->d_head, q8, &s);
     for (u32 u = at.group; u < units; u += at.n_groups) {
@@ -478,7 +558,7 @@ KFN void prompt_tiles(struct at at, CON const struct attend_args *a, struct bufs
         SIMD_BARRIER(at); /* the queries of the tile before have been used */
         if (q8)
             prompt_put_q8(at, a, &t, q, n, &s);
-        else
+        else if (!PS_METAL)
             prompt_put_q(at, a, &t, q, n, &s);
         SIMD_BARRIER(at);
         for (u32 chunk = 0; chunk * GPU_CHUNK <= t.last; chunk++)
@@ -489,12 +569,13 @@ KFN void prompt_tiles(struct at at, CON const struct attend_args *a, struct bufs
 KFN void k_prompt(struct at at, CON const struct attend_args *a, struct bufs b, SHM u32 *shm)
 {
     u32 rest, share = split_u32(a->n_heads, a->n_kv, &rest);
+    const u32 most = GPU_PROMPT_HEADS;
     if (a->kv_q8) {
         if (share == 1)
             prompt_tiles(at, a, b, shm, share, 1, 1);
         else if (share == 2)
             prompt_tiles(at, a, b, shm, share, 2, 1);
-        else if (share <= 4)
+        else if (most == 4 || share <= 4)
             prompt_tiles(at, a, b, shm, share, 4, 1);
         else
             prompt_tiles(at, a, b, shm, share, 8, 1);
@@ -504,7 +585,7 @@ KFN void k_prompt(struct at at, CON const struct attend_args *a, struct bufs b, 
         prompt_tiles(at, a, b, shm, share, 1, 0);
     else if (share == 2)
         prompt_tiles(at, a, b, shm, share, 2, 0);
-    else if (share <= 4)
+    else if (most == 4 || share <= 4)
         prompt_tiles(at, a, b, shm, share, 4, 0);
     else
         prompt_tiles(at, a, b, shm, share, 8, 0);

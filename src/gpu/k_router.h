@@ -12,7 +12,7 @@
  *
  * The norm (rule 6; at most 8 rows): SIMD group s sums up row s, normalises the tile's part of it and puts that down.
  *
- * Chains: thread t < 128 has outputs t / 2 % 8 and 8 more, rows (t % 2 + 2 (t / 16)) and 16, 32, 48 more: neighbours read the same weights, and
+ * Chains: thread t < 128 has outputs t / 2 % 8 and 8 more, rows (t % 2 + 2 (t / 16)) and 16, 32, 48 more (PS_METAL: a tile has 8 rows): neighbours read the same weights, and
  * those two apart the same row. 16 bytes feed 4 steps; the next ones are fetched during these. */
 
 enum {
@@ -238,7 +238,7 @@ KFN void router_unit(struct at at, CON const struct router_args *a, struct bufs 
         BARRIER(at);
     if (a->source == SRC_NORM)
         router_normalised(at, a, b, u, shm);
-    else if (a->rows <= 8u)
+    else if (PS_METAL || a->rows <= 8u)
         router_rows(at, 2, a, (DEV const float *)b.p[1], u, shm);
     else if (a->rows <= 16u)
         router_rows(at, 4, a, (DEV const float *)b.p[1], u, shm);
@@ -247,7 +247,7 @@ KFN void router_unit(struct at at, CON const struct router_args *a, struct bufs 
     router_put(at, piece, w);
     u32 all = *there, n_rows = least_u32(u->n_rows, all > u->row0 ? all - u->row0 : 0u);
     BARRIER(at);
-    if (a->rows <= 16u)
+    if (PS_METAL || a->rows <= 16u)
         router_chains(at, 1, a, (DEV float *)b.p[4], u, n_rows, shm, w);
     else if (a->rows <= 64u)
         router_chains(at, 2, a, (DEV float *)b.p[4], u, n_rows, shm, w);

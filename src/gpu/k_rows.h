@@ -4,7 +4,7 @@
  * group, lane l has elements 4l..4l+3 of its piece: one 16-byte load a row of floats, and act_put_8's order (k_act.h).
  * Pieces follow each other over the groups first (piece number = simd * n_groups + group), so that a few of them use many processors.
  * Rows of floats begin 16-byte aligned (strides are multiples of 4); what lies past a row's n is neither read nor written.
- * No shared memory, no barriers. */
+ * No shared memory, no barriers, but for the norm. */
 
 /* ---- pieces of rows ---- */
 
@@ -237,6 +237,50 @@ KFN void norm_here(SHM float *here, u32 i, u32 n, THR const float *v)
             here[i + k] = v[k];
 }
 
+/* 1 / sqrt(mean of squares + eps) of a row, in every lane (rule 6). */
+KFN float norm_of_row(struct at at, DEV const float *x, u32 n, float eps)
+{
+    float s = 0.0f;
+    u32 i = at.lane;
+    for (; i + 992u < n; i += 1024u) {
+        float v[32];
+        UNROLL
+        for (u32 j = 0; j < 32u; j++)
+            v[j] = x[i + 32u * j];
+        UNROLL
+        for (u32 j = 0; j < 32u; j++) {
+            float f = ex_flush(v[j]);
+            s = EX_FMA(f, f, s);
+        }
+    }
+    for (; i < n; i += 32u) {
+        float f = ex_flush(x[i]);
+        s = EX_FMA(f, f, s);
+    }
+    s = simd_tree(at, s);
+    return div_rn(1.0f, sqrt_rn(div_rn(s, (float)(i32)n) + eps));
+}
+
+/* With a norm, rows that shared memory does not hold (PS_METAL): each SIMD group sums the row up for itself, where it lies. No barriers. */
+KFN void norm_in_place(struct at at, CON const struct norm_args *a, struct bufs b, u32 rows, bool act)
+{
+    u32 end = act ? GPU_PAD(a->n) : a->n;
+    for (u32 row = at.group; row < rows; row += at.n_groups) {
+        DEV const float *x = (DEV const float *)b.p[1] + (u64)row * a->x_stride;
+        float r = norm_of_row(at, x, a->n, a->eps);
+        for (u32 i0 = at.simd * 128u; i0 < end; i0 += GPU_SIMDS * 128u) {
+            u32 i = i0 + 4u * at.lane;
+            float v[4], w[4];
+            row_get(v, x, i, a->n);
+            row_get(w, (DEV const float *)b.p[2], i, a->n);
+            UNROLL
+            for (u32 k = 0; k < 4; k++)
+                v[k] = ex_flush(v[k] * r * w[k]);
+            norm_put(at, a, b, row, i, v, act);
+        }
+    }
+}
+
 /* Rows without a norm: pieces of 128 elements, each by a SIMD group. With one: a row by a group; it goes to shared memory (a float for each element, then
  * the row's scale), the first SIMD group sums it up, all normalise it. */
 KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM u32 *shm)
@@ -253,6 +297,10 @@ KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM 
             row_get(v, (DEV const float *)b.p[1] + (u64)w.row * a->x_stride, i, n);
             norm_put(at, a, b, w.row, i, v, act);
         }
+        return;
+    }
+    if (!GPU_NORM_HERE(n)) {
+        norm_in_place(at, a, b, rows, act);
         return;
     }
     for (u32 row = at.group; row < rows; row += at.n_groups) {

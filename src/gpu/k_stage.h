@@ -1,7 +1,8 @@
 /* What all products with quantised weights share: act rows into shared memory, a weight tile into registers, the sums of one tile.
  *
  * Shared memory holds N columns (activation rows): column n's integers at word n * STAGE_STRIDE(n_pad), as the act row has them, 64 bytes apart
- * in banks from the next column; then for each block of 32 and column two words: scale, sum.
+ * in banks from the next column; then for each block of 32 and column two words: scale, sum. In a PS_METAL build act rows are columns where they
+ * lie, in device memory (IN_PLACE): only rows that a product quantises itself are staged.
  *
  * One SIMD group takes a tile: 16 outputs x 256 elements x N columns. Lane 4 g + t holds, for each 8 columns, v[0], v[1]: output g, columns 2t, 2t + 1;
  * v[2], v[3]: output g + 8. For each of the tile's 8 blocks: the integers of 2 rows out of nibbles or bytes into a[4], one matrix
@@ -103,30 +104,6 @@ KFN void stage_floats(struct at at, SHM u32 *stage, u32 n_cols, u32 col, u32 n_i
             }
         }
     }
-}
-
-/* 1 / sqrt(mean of squares + eps) of a row, in every lane (rule 6). */
-KFN float norm_of_row(struct at at, DEV const float *x, u32 n, float eps)
-{
-    float s = 0.0f;
-    u32 i = at.lane;
-    for (; i + 992u < n; i += 1024u) {
-        float v[32];
-        UNROLL
-        for (u32 j = 0; j < 32u; j++)
-            v[j] = x[i + 32u * j];
-        UNROLL
-        for (u32 j = 0; j < 32u; j++) {
-            float f = ex_flush(v[j]);
-            s = EX_FMA(f, f, s);
-        }
-    }
-    for (; i < n; i += 32u) {
-        float f = ex_flush(x[i]);
-        s = EX_FMA(f, f, s);
-    }
-    s = simd_tree(at, s);
-    return div_rn(1.0f, sqrt_rn(div_rn(s, (float)(i32)n) + eps));
 }
 
 /* ---- a weight tile ---- */
@@ -232,7 +209,7 @@ KFN float signed_byte_value(u32 word, const u32 i)
 }
 
 /* Where a lane finds its columns in the staged rows, for each 8 of them: its words of those that it brings to the tile (TILE_COLS), scale and
- * sum of columns 2t and 2t + 1. */
+ * sum of columns 2t and 2t + 1. In place: q as there, from `stage` on; s0 and s1 the words at which those columns' act rows begin. */
 struct columns {
     u32 q[TILE_COLS], s0, s1;
 };
@@ -245,6 +222,27 @@ KFN void columns_b(THR const w4 *both, const u32 k, THR u32 *b)
         b[i] = k ? both[i].z : both[i].x;
         b[TILE_COLS + i] = k ? both[i].w : both[i].y;
     }
+}
+
+/* n_cols 0: the columns are act rows in place. */
+#define IN_PLACE(n_cols) (PS_METAL && (n_cols) == 0u)
+
+/* Scales and sums of blocks 2 * pair and 2 * pair + 1 of an act row in place that begins at word `row`. */
+struct place_scales {
+    w2 d, sum;
+};
+
+ANYWHERE KFN void place_scales(any_words act, u32 n_pad, u32 pair, u32 row, THR struct place_scales *s)
+{
+    s->d = load8(act + row + n_pad / 4u + 2u * pair);
+    s->sum = load8(act + row + n_pad / 4u + n_pad / 32u + 2u * pair);
+}
+
+/* Block k of the two: scale, sum. */
+KFN w2 place_scale(THR const struct place_scales *s, const u32 k)
+{
+    w2 v = {k ? s->d.y : s->d.x, k ? s->sum.y : s->sum.x};
+    return v;
 }
 
 /* A tile's two sums of one output become one: with the super-block's scale and minimum, where there are such. */
@@ -260,14 +258,14 @@ KFN float tile_end(const u32 type, WGT const u32 *w, u32 row, float p, float low
     return EX_FMA(-half_value(d >> 16), low, EX_FMA(half_value(d & 0xFFFFu), p, 0.0f));
 }
 
-/* v[8 columns][4] = the sums of a tile (see above). n8: number of 8 columns, type: constants. w: the tile; stage: the staged rows; seg: the tile's
- * number along the row; n_cols: staged columns. */
-KFN void tile_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg,
-                   THR const struct columns *col, THR float *v)
+/* v[8 columns][4] = the sums of a tile (see above). n8: number of 8 columns, type: constants. w: the tile; stage: the staged rows, or act rows; seg: the
+ * tile's number along the row; n_cols: staged columns, 0: in place. */
+ANYWHERE KFN void tile_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w, any_words stage, u32 n_pad, u32 n_cols, u32 seg,
+                            THR const struct columns *col, THR float *v)
 {
     float low[4 * 8]; /* the second sum of types with a minimum */
-    SHM const u32 *q = stage + seg * 64u;
-    SHM const u32 *s = stage + n_cols * STAGE_STRIDE(n_pad) + seg * 16u * n_cols;
+    any_words q = stage + seg * 64u;
+    any_words s = stage + n_cols * STAGE_STRIDE(n_pad) + seg * 16u * n_cols;
     UNROLL
     for (u32 i = 0; i < 4u * n8; i++) {
         v[i] = 0.0f;
@@ -277,6 +275,7 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w,
     for (u32 two = 0; two < 4u; two++) {
         struct tile_pair t;
         w4 both[8 * TILE_COLS];
+        struct place_scales in0[8], in1[8];
         tile_words(type, w, at.lane >> 2, two, at.lane & 3u, t.a);
         tile_scales(at, type, w, two, &t);
         UNROLL
@@ -284,6 +283,10 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w,
             UNROLL
             for (u32 i = 0; i < TILE_COLS; i++)
                 both[TILE_COLS * j + i] = load16(q + col[j].q[i] + two * 16u);
+            if (IN_PLACE(n_cols)) {
+                place_scales(stage, n_pad, 4u * seg + two, col[j].s0, &in0[j]);
+                place_scales(stage, n_pad, 4u * seg + two, col[j].s1, &in1[j]);
+            }
         }
         UNROLL
         for (u32 k = 0; k < 2u; k++) {
@@ -310,8 +313,9 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w,
             for (u32 j = 0; j < n8; j++) {
                 u32 bb[2 * TILE_COLS];
                 columns_b(both + TILE_COLS * j, k, bb);
-                SHM const u32 *sc = s + 2u * n_cols * (2u * two + k);
-                w2 c0 = load8(sc + col[j].s0), c1 = load8(sc + col[j].s1);
+                any_words sc = s + 2u * n_cols * (2u * two + k);
+                w2 c0 = IN_PLACE(n_cols) ? place_scale(&in0[j], k) : load8(sc + col[j].s0);
+                w2 c1 = IN_PLACE(n_cols) ? place_scale(&in1[j], k) : load8(sc + col[j].s1);
                 float dx0 = EX_FLOAT(c0.x), dx1 = EX_FLOAT(c1.x);
                 THR float *p = v + 4u * j, *m = low + 4u * j;
                 i32 c[4];
@@ -367,18 +371,21 @@ KFN void tile_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w,
 
 /* The sums of a tile for at most four columns: column n of the matrix tile is column n / 2 of the four, so that a lane has to do with one: v[0] row g,
  * column t, v[1] row g + 8. col.q[0]: where column tile_col_of_four is, col.s0: the scale and sum of column t. Two thirds of the work of tile_sums. */
-KFN void tile_sums_4(struct at at, const u32 type, WGT const u32 *w, SHM const u32 *stage, u32 n_pad, u32 n_cols, u32 seg, THR const struct columns *col,
-                     THR float *v)
+ANYWHERE KFN void tile_sums_4(struct at at, const u32 type, WGT const u32 *w, any_words stage, u32 n_pad, u32 n_cols, u32 seg,
+                              THR const struct columns *col, THR float *v)
 {
     float p[2] = {0.0f, 0.0f}, low[2] = {0.0f, 0.0f};
-    SHM const u32 *q = stage + seg * 64u + col->q[0];
-    SHM const u32 *s = stage + n_cols * STAGE_STRIDE(n_pad) + seg * 16u * n_cols + col->s0;
+    any_words q = stage + seg * 64u + col->q[0];
+    any_words s = stage + n_cols * STAGE_STRIDE(n_pad) + seg * 16u * n_cols + col->s0;
     NO_UNROLL
     for (u32 two = 0; two < 4u; two++) {
         struct tile_pair t;
+        struct place_scales in;
         tile_words(type, w, at.lane >> 2, two, at.lane & 3u, t.a);
         tile_scales(at, type, w, two, &t);
         w4 both[TILE_COLS];
+        if (IN_PLACE(n_cols))
+            place_scales(stage, n_pad, 4u * seg + two, col->s0, &in);
         UNROLL
         for (u32 i = 0; i < TILE_COLS; i++)
             both[i] = load16(q + two * 16u);
@@ -386,7 +393,7 @@ KFN void tile_sums_4(struct at at, const u32 type, WGT const u32 *w, SHM const u
         for (u32 k = 0; k < 2u; k++) {
             u32 bb[2 * TILE_COLS];
             columns_b(both, k, bb);
-            w2 sc = load8(s + 2u * n_cols * (2u * two + k));
+            w2 sc = IN_PLACE(n_cols) ? place_scale(&in, k) : load8(s + 2u * n_cols * (2u * two + k));
             float dx = EX_FLOAT(sc.x), sum = dx * (float)(i32)sc.y;
             i32 c[4], h[4], init = MAGIC_BITS - TYPE_OFFSET(type) * (i32)sc.y;
             if (type == GT_Q6_K) {

@@ -75,7 +75,8 @@ enum {
 
 /* Shared memory of a launch, bytes; groups start with it undefined. */
 #define GPU_SHM_NONE 0u
-#define GPU_SHM_NORM(n) (4u * (((n) + 31u) / 32u * 32u + 4u)) /* k_rows.h: norm */
+#define GPU_SHM_NORM(n) (4u * (((n) + 31u) / 32u * 32u + 4u)) /* k_rows.h: norm, combine_norm */
+#define GPU_NORM_HERE(n) (!PS_METAL || (n) <= 8160u)          /* norm's row is in shared memory; else it needs none */
 #define GPU_SHM_ROUTE(n_experts) (32u * ((n_experts) > 128u ? (n_experts) : 128u) + 128u) /* k_route.h: group, route_group */
 #define GPU_SHM_PICK 3200u                                  /* k_pick.h */
 #define GPU_SHM_PICK_JOIN 24592u
@@ -83,10 +84,21 @@ enum {
 #define GPU_SHM_RING (4u * RING_WORDS)
 #define GPU_SHM_STAGE(n, n_in) (4u * (n) * (GPU_PAD(n_in) / 4u + 16u + GPU_PAD(n_in) / 16u))
 #define GPU_SHM_SUMS(n, n_in) (GPU_PAD(n_in) / 256u >= 8u ? GPU_PAD(n_in) / 256u * (n) * 64u : 0u) /* shorter rows need none */
-#define GPU_SHM_PRODUCT(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 2u * GPU_SHM_SUMS(n, n_in))
-#define GPU_SHM_EXPERTS_IN(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + ((n) == 8u ? 8u : 4u) * GPU_SHM_SUMS(n, n_in))
-#define GPU_SHM_EXPERTS_OUT(n, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 2u * GPU_SHM_SUMS(n, n_in))
+/* PS_METAL: act rows in place. Sums of a round of 8 tiles, twice; experts: the totals of 2 panels of 2 matrices besides. */
+#define GPU_SHM_ROUNDS(n, n_in) (GPU_PAD(n_in) / 256u >= 8u ? 1024u * (n) : 0u)
+#define GPU_SHM_TOTALS(n, n_in) (GPU_PAD(n_in) / 256u >= 8u ? 256u * (n) : 0u)
+#define GPU_SHM_PRODUCT(n, n_in)                                                                                 \
+    (PS_METAL ? GPU_SHM_ROUNDS(n, n_in) : GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 2u * GPU_SHM_SUMS(n, n_in))
+#define GPU_SHM_PRODUCT_FLOATS(n, n_in) /* rows that the product quantises itself */                             \
+    (PS_METAL ? GPU_SHM_STAGE(1u, n_in) + GPU_SHM_ROUNDS(8u, n_in) : GPU_SHM_PRODUCT(n, n_in))
+#define GPU_SHM_EXPERTS_IN(n, n_in)                                                                              \
+    (PS_METAL ? GPU_SHM_ROUNDS(n, n_in) + GPU_SHM_TOTALS(n, n_in)                                                \
+              : GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + ((n) == 8u ? 8u : 4u) * GPU_SHM_SUMS(n, n_in))
+#define GPU_SHM_EXPERTS_OUT(n, n_in)                                                                             \
+    (PS_METAL ? GPU_SHM_ROUNDS(n, n_in) + GPU_SHM_TOTALS(n, n_in)                                                \
+              : GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 2u * GPU_SHM_SUMS(n, n_in))
 #define GPU_SHM_EXPERTS_FUSED(n_pairs, n_in) (GPU_SHM_RING + GPU_SHM_STAGE(n_pairs, n_in) + 2u * (n_pairs) * 64u)
+#define GPU_SHM_EXPERTS_FUSED_ACT(n_pairs, n_in) (PS_METAL ? 2u * (n_pairs) * 64u : GPU_SHM_EXPERTS_FUSED(n_pairs, n_in))
 /* k_twin.h: types that it has; columns that are staged; the ring besides. */
 #define GPU_TWIN_TYPE(type) ((type) == GT_Q4_0 || (type) == GT_Q4_K || (type) == GT_Q6_K || (type) == GT_Q8_0)
 #define GPU_TWIN_COLS (PS_METAL ? 8u : 14u)
@@ -109,23 +121,26 @@ enum { GPU_FEW_ZEROS = 16, GPU_FEW_STAGE = 96 }; /* words of shared memory: 64 z
 #define GPU_SHM_MANY (GPU_SHM_RING + 4u * (2u * 32u * 96u + 32u)) /* 32 columns of one tile, twice, and their rows */
 
 /* k_float.h: rows of a tile (rows: the most there are, 1 with pairs) and outputs of a unit (n_out: of all matrices), norm weights, parts. */
+#define GPU_FLOAT_SEGS (PS_METAL ? 2u : 8u) /* segments of 256 in a phase */
 #define GPU_FLOAT_ROWS(rows) ((rows) == 1u ? 1u : (rows) == 2u ? 2u : (rows) == 3u || (rows) == 4u ? 4u : 8u)
 #define GPU_FLOAT_OUTS(rows, n_out) (GPU_FLOAT_ROWS(rows) < 8u && (n_out) >= 1024u ? 8u : 4u)
 #define GPU_SHM_FLOAT(rows, n_out)                                                                               \
-    (4u * ((GPU_FLOAT_ROWS(rows) + 1u + GPU_FLOAT_OUTS(rows, n_out)) * 2080u + GPU_FLOAT_ROWS(rows) * GPU_FLOAT_OUTS(rows, n_out) * 9u))
+    (4u * ((GPU_FLOAT_ROWS(rows) + 1u + GPU_FLOAT_OUTS(rows, n_out)) * GPU_FLOAT_SEGS * 260u +                   \
+           GPU_FLOAT_ROWS(rows) * GPU_FLOAT_OUTS(rows, n_out) * 9u))
 /* k_router.h: rows of a tile (rows: the most there are), and 16 outputs. */
-#define GPU_ROUTER_ROWS(rows) ((rows) <= 8u ? 8u : (rows) <= 16u ? 16u : (rows) <= 64u ? 32u : 64u)
+#define GPU_ROUTER_ROWS(rows) (PS_METAL || (rows) <= 8u ? 8u : (rows) <= 16u ? 16u : (rows) <= 64u ? 32u : 64u)
 #define GPU_SHM_ROUTER(rows) ((GPU_ROUTER_ROWS(rows) + 16u) * 1040u)
 #define GPU_SHM_STORE 8192u                            /* k_store.h */
 /* k_attend.h: n query heads in an item (the most: GPU_SHM_ATTEND(8, d_head)). */
-#define GPU_SHM_ATTEND_F16(n, d_head) (32768u + (n) * ((((d_head) + 7u) & ~7u) * 4u + 1040u + 40u))
-#define GPU_SHM_ATTEND_Q8(n, d_head) (32768u + (n) * ((d_head) * 4u + 5200u + 40u))
+#define GPU_ATTEND_STAGE (PS_METAL ? 4096u : 16384u)   /* bytes of values in one of two stages */
+#define GPU_SHM_ATTEND_F16(n, d_head) (2u * GPU_ATTEND_STAGE + (n) * ((((d_head) + 7u) & ~7u) * 4u + 1040u + 40u))
+#define GPU_SHM_ATTEND_Q8(n, d_head) (2u * GPU_ATTEND_STAGE + (n) * ((d_head) * 4u + 5200u + 40u))
 #define GPU_SHM_ATTEND(n, d_head)                                                                                \
     (GPU_SHM_ATTEND_F16(n, d_head) > GPU_SHM_ATTEND_Q8(n, d_head) ? GPU_SHM_ATTEND_F16(n, d_head) : GPU_SHM_ATTEND_Q8(n, d_head))
 
-/* k_prompt.h: n: the heads that share a key/value head, at most 8, rounded up to a power of two. */
-#define GPU_SHM_PROMPT_F16(n, d_head) (16384u + (n) * (8192u + (((d_head) + 15u) & ~15u) * 32u))
-#define GPU_SHM_PROMPT_Q8(n, d_head) (18432u + (n) * (8192u + (d_head) * 9u))
-#define GPU_SHM_PROMPT(d_head) (GPU_SHM_PROMPT_F16(8, d_head) > GPU_SHM_PROMPT_Q8(8, d_head) ? GPU_SHM_PROMPT_F16(8, d_head) : GPU_SHM_PROMPT_Q8(8, d_head))
+/* k_prompt.h: n: the heads that share a key/value head, at most GPU_PROMPT_HEADS, rounded up to a power of two. */
+#define GPU_PROMPT_HEADS (PS_METAL ? 4u : 8u)
+#define GPU_SHM_PROMPT_F16(n, d_head) (16384u + (n) * (PS_METAL ? 1536u : 8192u + (((d_head) + 15u) & ~15u) * 32u))
+#define GPU_SHM_PROMPT_Q8(n, d_head) (18432u + (n) * ((PS_METAL ? 1024u : 8192u) + (d_head) * 9u))
 
 #endif
