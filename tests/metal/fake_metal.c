@@ -14,7 +14,7 @@
 
 /* ---- options ---- */
 
-static struct fake_options options = {.ram = 16ull << 30, .working_set = 10ull << 30, .largest = 8ull << 30, .group_memory = 227 << 10, .seed = 1};
+static struct fake_options options = {.ram = 16ull << 30, .working_set = 10ull << 30, .largest = 8ull << 30, .group_memory = 32 << 10, .seed = 1};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void tell_leaks(void)

@@ -12,7 +12,7 @@
 
 struct fake_options {
     u64 ram, working_set, largest; /* bytes: of the machine, to be wired, of one buffer */
-    u64 group_memory; /* bytes a group has: of Apple's GPUs 32768, which not all kernels fit into yet, so for now more */
+    u64 group_memory; /* bytes a group has: 32768, as of Apple's GPUs */
     u64 fail_at;  /* the command buffer that fails, counted from 1; 0: none */
     u64 seed;     /* of the order of launches */
     u64 threads;  /* of the emulator; 0: every core */

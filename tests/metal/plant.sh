@@ -65,7 +65,7 @@ else
 fi
 
 plant barrier metal_program.c 's/if (l->barrier)/if (l->barrier \&\& l->arg_bytes != sizeof(struct attend_args))/' bytes
-plant buffers-swapped metal_program.c 's/b->offset, b->index);$/b->offset, b->index == 4 ? 5 : b->index == 5 ? 4 : b->index);/' bytes
+plant buffers-swapped metal_program.c 's/b->offset, b->index);$/b->offset, l->arg_bytes != sizeof(struct norm_args) ? b->index : b->index == 4 ? 5 : b->index == 5 ? 4 : b->index);/' bytes
 plant buffer-beyond metal_program.c 's/b->buffer, b->offset, b->index)/b->buffer, b->offset, b->index + (l->arg_bytes == sizeof(struct embed_args)))/' \
     'embed: .*bound beyond its\|embed: no buffer'
 plant buffer-unset metal_program.c 's/        if (s->bound\[i\] &&/        if (!named || (s->bound[i] \&\&/; s/at.offset)))$/at.offset))))/' 'no buffer at index'
