@@ -367,6 +367,9 @@ KFN void float_unit(struct at at, u32 type, CON const struct float_args *a, stru
         u32 n = least_u32(FLOAT_PHASE, u->n_pad - k0);
         DEV const u8 *from = w + (u64)k0 * GPU_PANEL * (type == GT_F32 ? 4u : 2u);
         struct float_pieces p;
+#if !defined(__CUDACC__) && !defined(__METAL_VERSION__)
+        memset(&p, 0, sizeof p); /* gcc does not see that what was not fetched is not put */
+#endif
         bool take = u->fresh || u->phases > 1u;
         if (u->n_rows == 1u) { /* few loads a thread: those of the weights besides */
             float_fetch(at, type, from, n, &p);
