@@ -52,9 +52,9 @@ build() {
     fi
 }
 
-# Lines "LABEL COMMAND..." on stdin, two at a time: most programs use one core, some wait.
+# Lines "LABEL COMMAND..." on stdin, three at a time: most programs use one core, some wait.
 programs() {
-    sed "s|^|$counts |" | xargs -P 2 -L 1 sh tools/program.sh
+    sed "s|^|$counts |" | xargs -P 3 -L 1 sh tools/program.sh
 }
 
 # Those of the Metal backend are of the metal build.
