@@ -393,9 +393,10 @@ static struct store_args store_args(const struct lower *l, const struct plan_op 
 /* Whether attention's launch stores besides: rows alone in their slots, all of which that launch reads. */
 static bool attend_stores(const struct lower *l)
 {
-    const struct plan_op *next = &l->op[1];
     const struct gpu_class *c = l->c;
-    return c->apart && !c->plain && !c->tiles[0] && next->kind == OP_ATTEND && !(next->last && c->keep) && !l->op->whole_norm;
+    const struct plan_op *next = &l->op[l->op[1].kind == OP_KEEP ? 2 : 1];
+    bool all = !next->last || (c->logits && !c->keep); /* the last layer's attention has the rows that want logits, or none and no launch */
+    return c->apart && !c->plain && !c->tiles[0] && next->kind == OP_ATTEND && all && !l->op->whole_norm;
 }
 
 static void lower_store(struct lower *l)
