@@ -244,7 +244,8 @@ enum call { NO_CALL, ALLOC, UPLOAD, PREPARE, SUBMIT, WAIT, DOWNLOAD, COPY };
 static struct { /* the emulator, but a call fails once `left` others of its kind have gone well */
     enum call call;
     u32 left;
-    u64 free_bytes;
+    u64 free_bytes, largest; /* bytes: free, of one buffer */
+    u32 shm_bytes;           /* that a group has; 0: the emulator's */
 } fault;
 
 static bool fails(enum call call, struct err *err)
@@ -259,6 +260,8 @@ static int f_open(void **self, u32 index, const struct device_opts *opts, struct
 {
     int rc = gpu_backend_emu.open(self, index, opts, info, err);
     info->free_bytes = fault.free_bytes;
+    info->max_buffer_bytes = fault.largest;
+    info->shm_bytes = fault.shm_bytes ? fault.shm_bytes : info->shm_bytes;
     return rc;
 }
 
@@ -392,6 +395,51 @@ static void what_does_not_fit_is_refused(void **state)
     fault.free_bytes = 0;
 }
 
+/* Memory for all, but no buffer for a part: what is said is of buffers. */
+static void a_part_without_a_buffer_is_refused(void **state)
+{
+    (void)state;
+    struct device_opts o = SMALL;
+    struct device *d;
+    struct gpu_backend b;
+    struct err err;
+    fault.free_bytes = 4ull << 30;
+    fault.largest = 4000000; /* a slot's position takes 3 KB */
+    o.n_slots = 8;
+    o.n_ctx = 4096;
+    assert_int_equal(open_faulty(&d, &b, o, &err), -1);
+    assert_non_null(strstr(err.text, "--slots 8 --ctx 4096 needs a buffer of more than the largest of 0.0 GB: try --slots 1 --ctx "));
+    o.n_slots = 1;
+    o.n_ctx = (u32)atoi(strstr(err.text, "1 --ctx ") + strlen("1 --ctx "));
+    assert_int_equal(open_faulty(&d, &b, o, &err), 0);
+    device_close(d);
+    o.max_rows = 4096;
+    assert_int_equal(open_faulty(&d, &b, o, &err), -1);
+    assert_non_null(strstr(err.text, "a step of this model needs a buffer of "));
+    fault.free_bytes = fault.largest = 0;
+}
+
+/* Before the weights are loaded, not in the first step. */
+static void launches_beyond_the_gpu_are_refused(void **state)
+{
+    (void)state;
+    struct device_opts o = SMALL;
+    struct device *d;
+    struct gpu_backend b;
+    struct err err;
+    fault.shm_bytes = 2048;
+    fault.call = UPLOAD;
+    fault.left = 1; /* the self-test's is a submission */
+    assert_int_equal(open_faulty(&d, &b, o, &err), -1);
+    assert_non_null(strstr(err.text, "--device emu: this model needs "));
+    assert_non_null(strstr(err.text, "bytes of shared memory in kernel "));
+    fault.call = NO_CALL;
+    fault.shm_bytes = 0;
+    o.n_ctx = 1u << 25; /* x 128 bytes: one more than 32 bits count */
+    assert_int_equal(open_faulty(&d, &b, o, &err), -1);
+    assert_non_null(strstr(err.text, "--ctx 33554432: one head's keys take 4.3 GB"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -401,6 +449,8 @@ int main(void)
         cmocka_unit_test(faults_at_open_are_told),
         cmocka_unit_test(a_fault_breaks_the_device),
         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(a_part_without_a_buffer_is_refused),
+        cmocka_unit_test(launches_beyond_the_gpu_are_refused),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

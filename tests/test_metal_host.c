@@ -184,6 +184,7 @@ static void the_largest_buffer(void **state)
     o->largest = 6000000;
     check_golden("plainsong-tiny.q4_0.64", run((struct ps_engine_options){.n_slots = 1, .n_ctx = 256, .chunk = 16}));
     refused("needs a buffer of more than the largest", (struct ps_engine_options){.n_slots = 4, .n_ctx = 4096, .chunk = 16});
+    refused("a step of this model needs a buffer of", (struct ps_engine_options){.n_slots = 1, .n_ctx = 256, .chunk = 512});
     o->largest = 1500000;
     refused("the GPU's largest buffer has 0.0", (struct ps_engine_options){.n_slots = 1, .n_ctx = 256});
     *o = kept;

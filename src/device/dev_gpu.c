@@ -80,12 +80,18 @@ static void carve_scratch(struct gpu *g, struct carve *v)
     g->pick_parts = take(v, (u64)o->max_logits * PICK_PARTS, PICK_WORDS * sizeof(u32));
 }
 
+/* One head's keys, or values, of a slot's layer. Kernels count them in 32 bits. */
+static u64 head_bytes(const struct gpu *g, u32 n_ctx)
+{
+    u32 panels = (n_ctx + GPU_KV_PANEL - 1) / GPU_KV_PANEL;
+    return (u64)panels * GPU_KV_PANEL_BYTES(g->dev.plan->hp.d_head, g->dev.opts.kv == KV_Q8_0);
+}
+
 void gpu_lay_out(struct gpu *g, u32 n_ctx, u64 base)
 {
     const struct hparams *hp = &g->dev.plan->hp;
-    u32 panel_bytes = g->dev.opts.kv == KV_Q8_0 ? hp->d_head / 32 * 34 * GPU_KV_PANEL : (hp->d_head + 7) / 8 * 16 * GPU_KV_PANEL;
     g->dev.opts.n_ctx = n_ctx;
-    g->head_bytes = (n_ctx + GPU_KV_PANEL - 1) / GPU_KV_PANEL * panel_bytes;
+    g->head_bytes = (u32)head_bytes(g, n_ctx);
     g->layer_bytes = 2 * (u64)hp->n_kv * g->head_bytes;
     g->slot_bytes = hp->n_layers * g->layer_bytes;
     g->arena_bytes = g->slot_bytes * g->dev.opts.n_slots;
@@ -109,7 +115,7 @@ static u64 needed(struct gpu *g, u32 n_ctx)
 static bool fits(struct gpu *g, u32 n_ctx)
 {
     u64 most = g->info.max_buffer_bytes ? g->info.max_buffer_bytes : UINT64_MAX;
-    return needed(g, n_ctx) <= g->info.free_bytes && g->arena_bytes <= most && g->scratch_bytes <= most;
+    return needed(g, n_ctx) <= g->info.free_bytes && g->arena_bytes <= most && g->scratch_bytes <= most && head_bytes(g, n_ctx) <= UINT32_MAX;
 }
 
 /* The largest context that fits; 0: none. */
@@ -126,6 +132,21 @@ static u32 fitting_ctx(struct gpu *g)
     return lo * CTX_STEP;
 }
 
+/* There is memory, but no buffer that holds a part. best: the context that fits, 0: none with so many slots. */
+static int refuse_buffer(struct gpu *g, u32 wish, u32 best, struct err *err)
+{
+    u32 slots = g->dev.opts.n_slots;
+    double gb = (double)g->info.max_buffer_bytes / 1e9;
+    g->dev.opts.n_slots = best ? slots : 1;
+    best = best ? best : fitting_ctx(g);
+    if (best)
+        return err_set(err, "not enough memory on the GPU: --slots %u --ctx %u needs a buffer of more than the largest of %.1f GB: try --slots %u --ctx %u",
+                       slots, wish, gb, g->dev.opts.n_slots, best);
+    gpu_lay_out(g, CTX_STEP, 0);
+    u64 part = g->arena_bytes > g->scratch_bytes ? g->arena_bytes : g->scratch_bytes;
+    return err_set(err, "not enough memory on the GPU: a step of this model needs a buffer of %.3f GB; the largest has %.3f", (double)part / 1e9, gb);
+}
+
 /* Before anything is loaded. */
 static int check_memory(struct gpu *g, struct err *err)
 {
@@ -138,9 +159,8 @@ static int check_memory(struct gpu *g, struct err *err)
     if (need > g->info.free_bytes && g->backend->advise)
         g->backend->advise(need, advice, sizeof advice);
     u32 best = fitting_ctx(g);
-    if (best && need <= g->info.free_bytes)
-        return err_set(err, "not enough memory on the GPU: --slots %u --ctx %u needs a buffer of more than the largest of %.1f GB: try --slots %u --ctx %u",
-                       slots, wish, (double)g->info.max_buffer_bytes / 1e9, slots, best);
+    if (need <= g->info.free_bytes)
+        return refuse_buffer(g, wish, best, err);
     if (best)
         return err_set(err, "not enough memory on the GPU: --slots %u --ctx %u needs %.1f GB, %.1f GB are available: try --slots %u --ctx %u%s",
                        slots, wish, (double)need / 1e9, gb, slots, best, advice);
@@ -187,6 +207,22 @@ static int open_rope(struct gpu *g, struct err *err)
     return rc;
 }
 
+/* A step of any size has launches, each in the shared memory that there is: a model is refused here, not in its first step. */
+static int check_launches(struct gpu *g, struct err *err)
+{
+    const struct device_opts *o = &g->dev.opts;
+    for (u32 rows = 1;; rows = min_u32(2 * rows, o->max_rows)) {
+        struct gpu_class c = {.rows = rows, .logits = min_u32(rows, o->max_logits), .items = {1}, .join = {1}};
+        if (gpu_lower(g, &c, err))
+            return -1;
+        c.tiles[0] = 1;
+        if (gpu_lower(g, &c, err))
+            return -1;
+        if (rows == o->max_rows)
+            return 0;
+    }
+}
+
 static int open_memory(struct gpu *g, struct err *err)
 {
     u64 weights[GPU_PIECES], scratch;
@@ -198,7 +234,7 @@ static int open_memory(struct gpu *g, struct err *err)
     if (g->backend->alloc(g->self, g->arena_bytes, &g->arena.base, err) || g->backend->alloc(g->self, g->scratch_bytes, &scratch, err))
         return -1;
     gpu_lay_out(g, g->dev.opts.n_ctx, scratch);
-    return open_host_side(g, err) || open_rope(g, err) || gpu_load(g, weights, err) ? -1 : 0;
+    return open_host_side(g, err) || check_launches(g, err) || open_rope(g, err) || gpu_load(g, weights, err) ? -1 : 0;
 }
 
 static int check_form(const struct gpu *g, struct err *err)
@@ -211,6 +247,9 @@ static int check_form(const struct gpu *g, struct err *err)
         return err_set(err, "--kv q8_0: this model's heads have %u dimensions; expected a multiple of 32: use --kv f16", hp->d_head);
     if (o->max_rows > 0xFFFF) /* an item is row | chunk << 16 */
         return err_set(err, "--device %s: a step has at most 65535 rows; %u were asked for", g->dev.ops->name, o->max_rows);
+    if (head_bytes(g, o->n_ctx) > UINT32_MAX)
+        return err_set(err, "--device %s: --ctx %u: one head's keys take %.1f GB; expected at most 4.2", g->dev.ops->name, o->n_ctx,
+                       (double)head_bytes(g, o->n_ctx) / 1e9);
     return 0;
 }
 

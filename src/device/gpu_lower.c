@@ -90,8 +90,8 @@ static void ready(struct lower *l, struct gpu_launch *n)
     n->shm_bytes = gpu_shm_bytes(n->kernel, &n->args);
     if (n->shm_bytes > l->g->info.shm_bytes && !l->failed) {
         l->failed = true;
-        err_set(l->err, "operation %u needs %u bytes of shared memory in kernel %s; the GPU has %u", l->index, n->shm_bytes,
-                gpu_kernel_name(n->kernel), l->g->info.shm_bytes);
+        err_set(l->err, "--device %s: this model needs %u bytes of shared memory in kernel %s (operation %u); the GPU has %u",
+                l->g->dev.ops->name, n->shm_bytes, gpu_kernel_name(n->kernel), l->index, l->g->info.shm_bytes);
     }
 }
 
