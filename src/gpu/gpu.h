@@ -141,17 +141,6 @@ KFN w4 load16_once(const void *p)
 #define ring_tile(at, ring, slot, words) ((ring) + (at).simd * RING_SIMD_WORDS + RING_MARKS + (slot) * (words))
 #if __CUDA_ARCH__ >= 900
 KFN u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
-KFN void ring_open(struct at at, u32 *ring)
-{
-    at.ring->turns = 0;
-    if (at.lane == 0u) {
-        u32 mark = shared_address(ring + at.simd * RING_SIMD_WORDS);
-        for (u32 i = 0; i < RING_SLOTS; i++)
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(mark + 8u * i) : "memory");
-        asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
-    }
-    __syncwarp();
-}
 KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
 {
     if (at.lane == 0u) {
@@ -160,14 +149,6 @@ KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from,
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                      : : "r"(shared_address(ring + at.simd * RING_SIMD_WORDS + to)), "l"(from), "r"(bytes), "r"(mark) : "memory");
     }
-}
-KFN void ring_take(struct at at, u32 *ring, u32 slot)
-{
-    u32 mark = shared_address(ring + at.simd * RING_SIMD_WORDS) + 8u * slot, done = 0;
-    while (!done)
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done) : "r"(mark), "r"(at.ring->turns >> slot & 1u) : "memory");
-    at.ring->turns ^= 1u << slot;
 }
 /* The same for a SIMD group that lays out its part `own` itself, marks first; two equal pieces, one behind the other, come as one. */
 KFN void ring_open_own(struct at at, u32 *own)
@@ -199,6 +180,8 @@ KFN void ring_take_own(struct at at, u32 *own, u32 slot)
                      : "=r"(done) : "r"(mark), "r"(at.ring->turns >> slot & 1u) : "memory");
     at.ring->turns ^= 1u << slot;
 }
+KFN void ring_open(struct at at, u32 *ring) { ring_open_own(at, ring + at.simd * RING_SIMD_WORDS); }
+KFN void ring_take(struct at at, u32 *ring, u32 slot) { ring_take_own(at, ring + at.simd * RING_SIMD_WORDS, slot); }
 #else /* as the emulator: the lanes copy at once */
 KFN void ring_open_own(struct at at, u32 *own) {}
 KFN void ring_fetch_two(struct at at, u32 *own, u32 slot, u32 to, const void *from0, const void *from1, u32 bytes)

@@ -27,6 +27,15 @@ struct experts_tile {
     u32 expert, first, n_pairs;
 };
 
+/* Tile i of a list of tiles (args.h: tiles_at). */
+KFN void experts_tile_of(DEV const u32 *list, u32 i, THR struct experts_tile *t)
+{
+    u32 word = list[2u + 2u * i];
+    t->expert = list[1u + 2u * i];
+    t->first = word & 0xFFFFFFu;
+    t->n_pairs = word >> 24;
+}
+
 KFN float silu_times(float g, float u)
 {
     float e = ex_exp(-EX_FLOAT(EX_BITS(g) & 0x7FFFFFFFu));
@@ -67,18 +76,10 @@ struct experts_at {
     struct experts_tile pairs;
 };
 
-KFN void experts_at_tile(THR const struct experts_shape *s, THR struct experts_at *p)
-{
-    u32 word = s->list[2u + 2u * p->tile];
-    p->pairs.expert = s->list[1u + 2u * p->tile];
-    p->pairs.first = word & 0xFFFFFFu;
-    p->pairs.n_pairs = word >> 24;
-}
-
 KFN void experts_at_begin(THR const struct experts_shape *s, u32 unit, THR struct experts_at *p)
 {
     p->tile = split_u32(unit, s->units, &p->u);
-    experts_at_tile(s, p);
+    experts_tile_of(s->list, p->tile, &p->pairs);
 }
 
 /* d units on; the last unit may be passed. */
@@ -92,7 +93,7 @@ KFN void experts_at_on(THR const struct experts_shape *s, u32 d, bool there, THR
         p->tile++;
     }
     if (there)
-        experts_at_tile(s, p);
+        experts_tile_of(s->list, p->tile, &p->pairs);
 }
 
 /* A SIMD group's walk over the weight tiles of its units: tile i of a unit is tile seg along the row of matrix (n mod 2, where there are two) of

@@ -28,19 +28,6 @@ struct twin {
     u32 from, to;           /* the group's jobs */
 };
 
-/* A list tile. */
-struct twin_tile {
-    u32 expert, first, n_pairs;
-};
-
-KFN void twin_tile_of(THR const struct twin *s, u32 tile, THR struct twin_tile *t)
-{
-    u32 word = s->list[2u + 2u * tile];
-    t->expert = s->list[1u + 2u * tile];
-    t->first = word & 0xFFFFFFu;
-    t->n_pairs = word >> 24;
-}
-
 /* The weight tiles that a SIMD group fetches next. */
 struct twin_walk {
     u32 unit, seg;
@@ -49,9 +36,9 @@ struct twin_walk {
 
 KFN void twin_walk_job(THR const struct twin *s, THR struct twin_walk *f)
 {
-    struct twin_tile t;
+    struct experts_tile t;
     u32 j, tile = split_u32(f->unit, s->jobs, &j);
-    twin_tile_of(s, tile, &t);
+    experts_tile_of(s->list, tile, &t);
     u64 panel = (u64)t.expert * s->n_panels + j * s->width;
     f->seg = 0u;
     f->w0 = s->w0 + panel * (s->n_seg * s->bytes);
@@ -176,7 +163,7 @@ KFN void twin_sums(struct at at, const u32 type, const u32 n, WGT const u32 *THR
 }
 
 /* One job: the SIMD group's sums of `n` outputs a lane and tile, then out. base: the staged column of the list tile's first pair. */
-KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR const struct twin *s, THR const struct twin_tile *t, u32 j, u32 base, SHM u32 *own,
+KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR const struct twin *s, THR const struct experts_tile *t, u32 j, u32 base, SHM u32 *own,
                   SHM const u32 *stage, THR struct twin_walk *f, THR u32 *slot)
 {
     u32 g = at.lane >> 2, l = at.lane & 3u, last = t->n_pairs - 1u, step = 16u * TWIN_COLS;
@@ -269,12 +256,12 @@ KFN void twin_jobs(struct at at, const u32 type, const bool in, THR const struct
 #endif
     NO_UNROLL
     for (u32 begin = s->from; begin < s->to;) { /* list tiles that are staged together */
-        struct twin_tile t;
-        twin_tile_of(s, tile, &t);
+        struct experts_tile t;
+        experts_tile_of(s->list, tile, &t);
         u32 first = t.first, n = t.n_pairs, end = (tile + 1u) * s->jobs;
         NO_UNROLL
         for (tile++; end < s->to; tile++, n += t.n_pairs, end += s->jobs) {
-            twin_tile_of(s, tile, &t);
+            experts_tile_of(s->list, tile, &t);
             if (n + t.n_pairs > TWIN_COLS)
                 break;
         }
@@ -286,7 +273,7 @@ KFN void twin_jobs(struct at at, const u32 type, const bool in, THR const struct
         NO_UNROLL
         for (; unit < end; unit += GPU_SIMDS) {
             u32 j, of = split_u32(unit, s->jobs, &j);
-            twin_tile_of(s, of, &t);
+            experts_tile_of(s->list, of, &t);
             if (t.n_pairs <= 4u)
                 twin_job(at, type, 2, in, s, &t, j, t.first - first, own, stage, &f, &slot);
             else
