@@ -27,7 +27,7 @@
         k_##name(at, &a.args##_, b, shm);                                                                               \
     }
 X(product_1, product) X(experts_in_1, experts_in) X(experts_out_1, experts_out) X(norm, norm)
-X(few_1, product) X(few_2, product) X(few_4, product) X(few_8, product) X(few_in, experts_in) X(few_out, experts_out)
+X(few_1, product) X(few_2, product) X(few_4, product) X(few_in, experts_in) X(few_out, experts_out)
 #undef X
 
 #define OK(call)                                                                                                        \
@@ -164,8 +164,9 @@ static void compare(const char *name, const job &old, const job &few, u32 count,
 static job product(bool few, u32 n, u32 source, u32 type, u32 n_in, u32 n_out, const u8 *w, u64 step, const u8 *from, const u8 *to)
 {
     job j;
-    j.k = !few ? e_product_1 : n == 1 ? e_few_1 : n == 2 ? e_few_2 : n <= 4 ? e_few_4 : e_few_8;
-    u32 high = n == 1 ? 1 : n == 2 ? 2 : n <= 4 ? 4 : 8;
+    few &= n <= 4;
+    j.k = !few ? e_product_1 : n == 1 ? e_few_1 : n == 2 ? e_few_2 : e_few_4;
+    u32 high = n == 1 ? 1 : n == 2 ? 2 : 4;
     j.shm = few ? GPU_SHM_FEW(high, n_in, source != SRC_ACT) : GPU_SHM_PRODUCT(8u, n_in);
     j.units = (n_out + 15) / 16;
     for (u32 l = 0; l < LAYERS; l++) {

@@ -10,8 +10,8 @@
 #     prompt    prompts of 512, 2048 and 8192     long   decode at 1 and 8 streams after 2048, 8192 and 32768, f16 and q8_0; 128 streams
 #     clock     a step's kernels, each one's time in the step and the gaps between, at 1, 8, 16 and 64 streams
 #     modes     48 layers at 1 and 8 streams in each mode        kernels   bench/kernels.cu, built there by nvcc
-#     few       bench/few.cu: kernels of few rows, old and new, in four builds; then 1 to 8 streams and the checks with the new ones (modes graph,few and
-#               graph,pdl,few)
+#     few       bench/few.cu: kernels of few rows, old and new, in four builds; then 1 to 8 streams and the checks in the modes graph, graph,ring
+#               and graph,apart
 #     sanitize  compute-sanitizer on plainsong-tiny               ncu      counters of a step's kernels at 1 stream
 #   MODE=... (PLAINSONG_CUDA_MODE) for bench, prompt, long and hash; DIR: where files go; LIMIT: seconds a step may take
 # Each step ends with a short table or "ok" lines; logs go to $OUT, where that is set. Status 1 when a check failed.
@@ -24,7 +24,7 @@ PATH=$PATH:/usr/local/cuda/bin
 export LD_LIBRARY_PATH PLAINSONG_CUDA_MODE PATH
 logs=${OUT:-$(mktemp -d)}
 failed=0
-modes="graph graph,pdl plain"
+modes="graph graph,apart plain"
 
 # place KB: a folder for files of that size: memory when it fits
 place() {
@@ -219,7 +219,7 @@ step_few() {
         grep -q "same bytes" "$logs/$name.log" && ! grep -q DIFFER "$logs/$name.log" || { echo "not ok $name"; failed=1; }
     done
     find_files
-    for mode in graph graph,few graph,pdl,few; do
+    for mode in graph graph,ring graph,apart; do
         PLAINSONG_CUDA_MODE=$mode
         holds "golden $mode" 60 "golden-$mode.log" "$program" verify --device cuda --golden
         [ ! -f "$(file q4_0-48)" ] ||

@@ -530,7 +530,7 @@ static void stores_of(const struct shape *s, u32 d_rope, bool neox, bool norm, u
 static void attention_stores_what_store_would(void **state)
 {
     (void)state;
-    static const u32 DIMS[][2] = {{64, 64}, {80, 80}, {128, 128}, {128, 64}, {96, 32}, {6, 6}, {256, 256}, {34, 0}, {160, 40}}, SHARES[] = {1, 2, 4, 8, 16, 3};
+    static const u32 DIMS[][2] = {{64, 64}, {80, 80}, {128, 128}, {128, 64}, {96, 32}, {6, 6}, {120, 120}, {34, 0}, {128, 40}}, SHARES[] = {1, 2, 4, 8, 16, 3};
     u64 seed = 9000;
     for (u32 i = 0; i < COUNT(DIMS); i++)
         for (u32 k = 0; k < COUNT(SHARES); k++)
@@ -542,16 +542,16 @@ static void attention_stores_what_store_would(void **state)
 
 enum { ATTEND_FILE = 4, PROMPT_FILE = 5, SEEDS = 40 }; /* KERNEL_FILE of k_attend.h and k_prompt.h */
 
-static void attend_once(u32 d_head, u32 q8, u64 seed)
+static void attend_once(u32 d_head, u32 share, u32 q8, u64 seed)
 {
     static const struct row_at LONG[] = {{0, 290}, {0, 200}};
     struct arena a;
     struct step s;
     check_seed(seed);
-    open_arena(&a, &(struct shape){d_head, 1, 4, q8});
+    open_arena(&a, &(struct shape){d_head, 1, share, q8});
     fill_slot(&a, 0, 291);
     open_step(&s, &a, LONG, COUNT(LONG), seed);
-    attend_step(&s, &a, 4, 1, seed);
+    attend_step(&s, &a, share, 1, seed);
     close_step(&s);
     close_arena(&a);
 }
@@ -563,7 +563,7 @@ static bool shows(u32 file)
         if (file == PROMPT_FILE)
             prompt_of(64, 2, seed % 2, seed);
         else if (seed % 2)
-            attend_once(seed / 2 % 2 ? 160 : 64, seed / 4 % 2, seed);
+            attend_once(seed / 2 % 2 ? 160 : 64, seed / 8 % 2 ? 8 : 4, seed / 4 % 2, seed);
         else
             stores_of(&(struct shape){64, 1, 4, seed / 2 % 2}, 64, false, true, seed);
     return differs;

@@ -231,10 +231,10 @@ static void every_class_of_steps_q8_0(void **state)
     run_steps((struct device_opts){.kv = KV_Q8_0, .experts_per_row = true, .no_setup_cache = true});
 }
 
-static void every_class_of_steps_few(void **state)
+static void every_class_of_steps_at_few_rows(void **state)
 {
     (void)state;
-    run_steps((struct device_opts){.kv = KV_F16, .few_rows = 8});
+    run_steps((struct device_opts){.kv = KV_F16, .few_rows = PS_METAL ? 8 : DEVICE_NO_FEW});
 }
 
 /* ---- what goes wrong ---- */
@@ -445,7 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_class_of_steps),
         cmocka_unit_test(every_class_of_steps_q8_0),
-        cmocka_unit_test(every_class_of_steps_few),
+        cmocka_unit_test(every_class_of_steps_at_few_rows),
         cmocka_unit_test(faults_at_open_are_told),
         cmocka_unit_test(a_fault_breaks_the_device),
         cmocka_unit_test(what_does_not_fit_is_refused),

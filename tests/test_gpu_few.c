@@ -2,8 +2,8 @@
  * barrier is taken away in turn. */
 #include "gpu_scene.h"
 
-static const enum gpu_kernel PRODUCTS[] = {GK_few_1, GK_few_2, GK_few_4, GK_few_8};
-static const char *const NAMES[] = {"few_1", "few_2", "few_4", "few_8"};
+static const enum gpu_kernel PRODUCTS[] = {GK_few_1, GK_few_2, GK_few_4};
+static const char *const NAMES[] = {"few_1", "few_2", "few_4"};
 
 static void any_product(u32 k, u32 source)
 {

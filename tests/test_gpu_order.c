@@ -469,10 +469,10 @@ static void long_prompts(void **state)
     close_plan(&m);
 }
 
-/* The kernels of few rows, which are not taken by themselves. */
+/* At few rows the kernels that are not taken by themselves. */
 static void few_rows_of_the_shipped_model(void **state)
 {
-    few_rows = 8;
+    few_rows = PS_METAL ? 8 : DEVICE_NO_FEW;
     the_shipped_model(state);
     few_rows = 0;
 }

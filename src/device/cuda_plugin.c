@@ -4,13 +4,15 @@
  * A program is a list of launches, run in one of two ways (PLAINSONG_CUDA_MODE):
  *   graph  the launches as a CUDA graph, handed over by one call between the copies of inputs and outputs. The default
  *   plain  launches one by one; always so for programs prepared one_by_one
- * behind a comma: pdl   kernels may be placed before the one before them has ended
- *                 few   steps of at most 8 rows by the kernels of gpu/k_few.h: for measuring
+ * behind a comma: apart a kernel is placed when the one before it has ended, as GPUs before compute capability 9.0 do it; else programmatic
+ *                       dependent launch: it may be placed before, and waits (IN_TURN, gpu/gpu.h)
+ *                 ring  steps of at most 8 rows without the kernels of gpu/k_few.h: for measuring
  *                 clock a table of each program's launches in its last step goes to stderr when it is discarded: for measuring
  * All work of a backend goes to one stream, so everything is in order. After a device error CUDA answers every call with it: calls
  * fail at once, and what cannot be freed any more is left to the process's end. */
 #include "base/base.h"
 #include "device/cuda_entry.h"
+#include "device/device.h"
 #include "device/gpu_backend.h"
 #include "gpu/layout.h"
 
@@ -53,7 +55,7 @@ struct pinned { /* host memory the device reads and writes */
 struct cuda {
     int index;
     enum mode mode;
-    bool pdl, clock, few;
+    bool apart, clock, ring;
     u32 n_sms, shm_bytes;
     cudaStream_t stream;
     struct pinned stage[STAGES];
@@ -151,14 +153,14 @@ static int read_mode(struct cuda *c, struct err *err)
             c->mode = MODE_GRAPH;
         else if (n == 5 && !memcmp(s, "plain", n))
             c->mode = MODE_PLAIN;
-        else if (n == 3 && !memcmp(s, "pdl", n))
-            c->pdl = true;
-        else if (n == 3 && !memcmp(s, "few", n))
-            c->few = true;
+        else if (n == 5 && !memcmp(s, "apart", n))
+            c->apart = true;
+        else if (n == 4 && !memcmp(s, "ring", n))
+            c->ring = true;
         else if (n == 5 && !memcmp(s, "clock", n))
             c->clock = true;
         else
-            return err_set(err, "PLAINSONG_CUDA_MODE: \"%s\"; expected graph or plain, and pdl, few or clock, with commas between",
+            return err_set(err, "PLAINSONG_CUDA_MODE: \"%s\"; expected graph or plain, and apart, ring or clock, with commas between",
                            err_quote(text, sizeof text, s, n));
         s += n + (s[n] == ',');
     }
@@ -185,6 +187,7 @@ static int read_info(struct cuda *c, struct gpu_info *info, struct err *err)
         cudaGetLastError();
         khz = bits = 0; /* a rate nobody knows */
     }
+    c->apart |= prop.major < 9; /* has no dependent launch */
     c->n_sms = (u32)sms;
     c->shm_bytes = (u32)shm - 1024; /* what the driver keeps */
     const char *per_sm = getenv("PLAINSONG_CUDA_GROUPS"); /* groups an SM, for measuring */
@@ -193,7 +196,7 @@ static int read_info(struct cuda *c, struct gpu_info *info, struct err *err)
                               .free_bytes = left,
                               .n_groups = c->n_sms * (groups >= 1 && groups <= 8 ? groups : 2),
                               .shm_bytes = c->shm_bytes,
-                              .few_rows = c->few ? 8 : 0,
+                              .few_rows = c->ring ? DEVICE_NO_FEW : 0,
                               .peak_gb_s = (double)khz * 2e3 * bits / 8 / 1e9}; /* two words a clock */
     snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, prop.name);
     return 0;
@@ -447,7 +450,7 @@ static int launch(struct cuda *c, const struct program *p, u32 i, struct err *er
                                  .dynamicSmemBytes = l->shm_bytes,
                                  .stream = c->stream,
                                  .attrs = &early,
-                                 .numAttrs = c->pdl && i > 0};
+                                 .numAttrs = !c->apart && i > 0};
     return check(cudaLaunchKernelExC(&config, cuda_entry(l->kernel), params), "launch", err);
 }
 

@@ -15,10 +15,12 @@ struct device_opts {
     u32 max_logits;      /* rows of a step that may want logits */
     bool no_setup_cache; /* prepare every step anew */
     bool experts_per_row; /* every (row, rank) a group of its own */
-    u32 few_rows;        /* tests of the emulated GPU: up to so many rows the kernels of gpu/k_few.h */
+    u32 few_rows;        /* tests of the emulated GPU: up to so many rows the kernels of gpu/k_few.h; 0: as many as is best, DEVICE_NO_FEW: none */
     void (*tell)(void *arg, const char *what, u64 done, u64 total); /* progress of loading, or NULL */
     void *tell_arg;
 };
+
+enum { DEVICE_NO_FEW = 0x7FFFFFFF };
 
 struct device_stats { /* counted since open */
     u64 steps, submissions, waits, rows, logit_rows;

@@ -28,7 +28,7 @@ struct gpu_info {
     u32 shm_bytes;           /* shared memory a group can have */
     u64 max_buffer_bytes;    /* of one alloc; 0: any */
     double peak_gb_s;        /* of its memory; 0: not known */
-    u32 few_rows;            /* up to so many rows the kernels of gpu/k_few.h, where gpu_lower.c's own number is less */
+    u32 few_rows;            /* device_opts' */
 };
 
 struct gpu_backend {

@@ -14,8 +14,8 @@
  * one row, in a launch at more.
  * Where experts are joined by a launch of its own the norm that follows is in it (combine_norm).
  *
- * Up to FEW_ROWS rows (or a backend's few_rows), where types and shared memory allow: few_1, _2, _4, _8 for products, few_in and few_out for experts,
- * which writes act rows and joins the experts.
+ * Up to FEW_ROWS rows (or a backend's few_rows), where types and shared memory allow: few_1, _2, _4 for products of at most FEW_PRODUCT rows (but for those
+ * of many outputs, the head), few_in and few_out for experts, which write act rows and join the experts.
  *
  * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up.
  * PS_METAL: the router does its norm itself up to 8 rows; experts joined by the output read act rows, where experts_in writes them. */
@@ -43,10 +43,13 @@ struct lower {
 };
 
 #ifndef FEW_ROWS
-#define FEW_ROWS 0 /* none: k_few.h's kernels have not been measured yet (docs/performance.md has what is expected of them) */
+#define FEW_ROWS (PS_METAL ? 0 : 8) /* measured on an H200 (docs/performance.md); not measured without a ring */
 #endif
 
-enum { ALONE = 1, FEW = 8, FUSED_OUT = 4, ONE_GROUP_ROUTES = 64, TWIN_FROM = 9, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
+#ifndef ALONE
+#define ALONE 1
+#endif
+enum { FEW = 8, FEW_PRODUCT = 4, FEW_OUTS = 16384, FUSED_OUT = 4, ONE_GROUP_ROUTES = 64, TWIN_FROM = 9, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
 
 /* ---- launches ---- */
 
@@ -240,17 +243,18 @@ static void fill_product(const struct lower *l, struct gpu_launch *k, struct pro
 /* Whether k_few.h's kernels are for so many rows. */
 static bool few_rows(const struct lower *l)
 {
-    return !l->c->plain && l->rows <= FEW && (l->rows <= FEW_ROWS || l->rows <= l->g->info.few_rows);
+    u32 set = l->g->info.few_rows, most = set == DEVICE_NO_FEW ? 0 : set ? set : FEW_ROWS;
+    return !l->c->plain && l->rows <= FEW && l->rows <= most;
 }
 
 /* That of them which takes this product. GK_COUNT: none does. */
 static enum gpu_kernel few_product(const struct lower *l, const union gpu_args *args)
 {
     const struct product_args *a = &args->product_;
-    enum gpu_kernel k = l->rows <= 1 ? GK_few_1 : l->rows <= 2 ? GK_few_2 : l->rows <= 4 ? GK_few_4 : GK_few_8;
-    bool takes = few_rows(l) && gpu_shm_bytes(k, args) <= l->g->info.shm_bytes;
+    enum gpu_kernel k = l->rows <= 1 ? GK_few_1 : l->rows <= 2 ? GK_few_2 : GK_few_4;
+    bool takes = few_rows(l) && l->rows <= FEW_PRODUCT && gpu_shm_bytes(k, args) <= l->g->info.shm_bytes;
     for (u32 m = 0; m < a->n_mats; m++)
-        takes &= GPU_FEW_TYPE(a->type[m]);
+        takes &= GPU_FEW_TYPE(a->type[m]) && a->n_out[m] < FEW_OUTS; /* of many outputs a ring reads more at once */
     return takes ? k : GK_COUNT;
 }
 
@@ -396,7 +400,8 @@ static bool attend_stores(const struct lower *l)
     const struct gpu_class *c = l->c;
     const struct plan_op *next = &l->op[l->op[1].kind == OP_KEEP ? 2 : 1];
     bool all = !next->last || (c->logits && !c->keep); /* the last layer's attention has the rows that want logits, or none and no launch */
-    return c->apart && !c->plain && !c->tiles[0] && next->kind == OP_ATTEND && all && !l->op->whole_norm;
+    return c->apart && !c->plain && !c->tiles[0] && next->kind == OP_ATTEND && all && !l->op->whole_norm &&
+           l->g->dev.plan->hp.d_head <= GPU_APART_DIMS;
 }
 
 static void lower_store(struct lower *l)

@@ -87,7 +87,6 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     case GK_few_1:
     case GK_few_2:
     case GK_few_4:
-    case GK_few_8:
         return few_bytes(kernel, &args->product_);
     case GK_few_in:
         return GPU_SHM_FEW_IN(args->experts_in_.few, args->experts_in_.n_in);

@@ -68,8 +68,9 @@ struct attend_args {
 };
 
 /* k_store and k_attend at once: the queries are as their product left them, and stay so, and the rows' own keys and values are not in the arena yet: every group
- * does for itself what k_store would (those of one key/value head write the same bytes). No two rows are of one slot, no norm is over a whole row.
+ * does for itself what k_store would (those of one key/value head write the same bytes). No two rows are of one slot, no norm is over a whole row, d_head is at most GPU_APART_DIMS.
  * Buffers as attend_args, and 6 k: rows, 7 v: rows, 8 q norm or none, 9 k norm or none, 10 rotation. */
+enum { GPU_APART_DIMS = 128 }; /* d_head at most */
 struct attend_store_args {
     struct attend_args attend;
     struct store_args store;
@@ -252,10 +253,9 @@ union gpu_args {
     X(experts_out_twin, experts_out)                                                                             \
     X(experts_in_many, experts_in) /* k_many.h */                                                                \
     X(experts_out_many, experts_out)                                                                             \
-    X(few_1, product)           /* k_few.h: at most 1, 2, 4, 8 rows */                                           \
+    X(few_1, product)           /* k_few.h: at most 1, 2, 4 rows */                                           \
     X(few_2, product)                                                                                            \
     X(few_4, product)                                                                                            \
-    X(few_8, product)                                                                                            \
     X(few_in, experts_in)       /* k_few_experts.h: every pair by itself; few_out joins */                       \
     X(few_out, experts_out)                                                                                      \
     X(pick, pick)               /* k_pick.h */                                                                   \
@@ -304,7 +304,6 @@ enum gpu_kernel {
     X(few_1, "rrrrrrrrrwwwxw")                                                                                   \
     X(few_2, "rrrrrrrrrwwwxw")                                                                                   \
     X(few_4, "rrrrrrrrrwwwxw")                                                                                   \
-    X(few_8, "rrrrrrrrrwwwxw")                                                                                   \
     X(few_in, "rrrrwrw")                                                                                         \
     X(few_out, "rrrr-rx")                                                                                        \
     X(pick, "rr-w")                                                                                              \
@@ -317,7 +316,8 @@ enum gpu_kernel {
      (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 || \
      (kernel) == GK_experts_in_many || (kernel) == GK_experts_out_many)
 
-/* Kernels that have weights fetched before they wait for the launches before them (IN_TURN, gpu.h). */
-#define GPU_LOADS_FIRST(kernel) ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_few_8)
+/* Kernels that have fetched what no launch of a step before them writes when they wait for those (IN_TURN, gpu.h). */
+#define GPU_LOADS_FIRST(kernel)                                                                                  \
+    ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_attend_store)
 
 #endif

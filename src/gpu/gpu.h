@@ -71,7 +71,7 @@ struct at {
 #define EX_FLOAT(u) __uint_as_float(u)
 #include "base/exact.h"
 
-/* Programmatic dependent launch: a kernel may be placed on an SM while the one before it still runs. Until here it touches nothing but weights; from here
+/* Programmatic dependent launch: a kernel may be placed on an SM while the one before it still runs. Until here it touches nothing that a launch of its step writes; from here
  * on all launches before it are whole and visible, and the next may be placed. Without the launch attribute both are nothing. As every kernel waits
  * for its predecessor's end, it waits for all of them. */
 #define IN_TURN(at) in_turn()

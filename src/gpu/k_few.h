@@ -552,8 +552,3 @@ KFN void k_few_4(struct at at, CON const struct product_args *a, struct bufs b, 
 {
     few_product(at, 4, a, b, shm);
 }
-
-KFN void k_few_8(struct at at, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
-{
-    few_product(at, 8, a, b, shm);
-}

@@ -46,43 +46,63 @@ KFN float store_row_factor(struct at at, DEV const float *x, u32 n, float eps)
 /* What is done to a head on its way to shared memory. */
 enum { STORE_PLAIN, STORE_NORM, STORE_SCALE /* by a factor known already */ };
 
-KFN void store_fetch(struct at at, DEV const float *x, DEV const float *w, u32 how, float r, u32 d_head, float eps, SHM float *s)
+/* each: elements of a head that a lane has at most, here and below. What a lane needs besides the head, so that all of it is read at once and not one wait after another. */
+struct store_with {
+    float norm[STORE_EACH]; /* weights of its elements */
+    w2 turn[STORE_EACH / 2]; /* (cos, sin) of its pairs */
+};
+
+/* norm, cs: the head's norm weights and the position's pairs, or NULL. */
+KFN void store_read(struct at at, DEV const float *norm, DEV const float *cs, u32 d_head, u32 d_rope, THR struct store_with *with, const u32 each)
 {
-    float v[STORE_EACH], g[STORE_EACH], sum = 0.0f;
     UNROLL
-    for (u32 k = 0; k < STORE_EACH; k++) {
+    for (u32 k = 0; k < each; k++) {
         u32 i = at.lane + 32 * k;
-        v[k] = i < d_head ? x[i] : 0.0f;
-        g[k] = how != STORE_PLAIN && i < d_head ? w[i] : 1.0f;
+        with->norm[k] = norm && i < d_head ? norm[i] : 1.0f;
     }
+    UNROLL
+    for (u32 k = 0; k < each / 2; k++) {
+        u32 i = at.lane + 32 * k;
+        w2 none = {0, 0};
+        with->turn[k] = none;
+        if (cs && i < d_rope / 2)
+            with->turn[k] = load8(cs + 2 * i);
+    }
+}
+
+KFN void store_fetch(struct at at, DEV const float *x, THR const struct store_with *with, u32 how, float r, u32 d_head, float eps, SHM float *s,
+                     const u32 each)
+{
+    float v[STORE_EACH], sum = 0.0f;
+    UNROLL
+    for (u32 k = 0; k < each; k++)
+        v[k] = at.lane + 32 * k < d_head ? x[at.lane + 32 * k] : 0.0f;
     if (how == STORE_NORM) {
         UNROLL
-        for (u32 k = 0; k < STORE_EACH; k++) {
+        for (u32 k = 0; k < each; k++) {
             float f = ex_flush(v[k]);
             sum = EX_FMA(f, f, sum);
         }
         r = store_factor(at, sum, d_head, eps);
     }
     UNROLL
-    for (u32 k = 0; k < STORE_EACH; k++) {
+    for (u32 k = 0; k < each; k++) {
         u32 i = at.lane + 32 * k;
         if (i < d_head)
-            s[i] = how == STORE_PLAIN ? v[k] : ex_flush(v[k] * r * g[k]);
+            s[i] = how == STORE_PLAIN ? v[k] : ex_flush(v[k] * r * with->norm[k]);
     }
     SIMD_BARRIER(at);
 }
 
-/* cs: the position's pairs (cos, sin). */
-KFN void store_rotate(struct at at, DEV const float *cs, u32 d_head, u32 d_rope, u32 neox, SHM float *s)
+KFN void store_rotate(struct at at, THR const struct store_with *with, u32 d_head, u32 d_rope, u32 neox, SHM float *s, const u32 each)
 {
     u32 pairs = d_rope / 2;
     UNROLL
-    for (u32 k = 0; k < STORE_EACH / 2; k++) {
+    for (u32 k = 0; k < each / 2; k++) {
         u32 i = at.lane + 32 * k;
         if (i < pairs) {
             SHM float *p = s + (neox ? i : 2 * i), *q = neox ? p + pairs : p + 1;
-            w2 t = load8(cs + 2 * i);
-            float c = EX_FLOAT(t.x), sn = EX_FLOAT(t.y), u = *p, v = *q;
+            float c = EX_FLOAT(with->turn[k].x), sn = EX_FLOAT(with->turn[k].y), u = *p, v = *q;
             *p = ex_flush(EX_FMA(u, c, -(v * sn)));
             *q = ex_flush(EX_FMA(v, c, u * sn));
         }
@@ -106,9 +126,9 @@ KFN void store_query(struct at at, SHM const float *s, u32 d_head, DEV float *x)
 KFN void store_f16(struct at at, SHM const float *s, u32 d_head, u32 pos, u32 is_key, DEV u8 *panel)
 {
     u32 d_pad = (d_head + 7u) & ~7u, j = pos % GPU_KV_PANEL;
-    UNROLL
-    for (u32 k = 0; k < STORE_EACH / 2; k++) {
-        u32 i = 2 * (at.lane + 32 * k), h = 0;
+    NO_UNROLL
+    for (u32 i0 = 0; i0 < d_pad; i0 += 64u) { /* code that runs once costs more than what it does */
+        u32 i = i0 + 2u * at.lane, h = 0;
         if (i < d_head)
             h = ex_to_half(ex_flush(s[i])) | ex_to_half(ex_flush(s[i + 1])) << 16;
         if (i < d_pad)
@@ -145,15 +165,17 @@ KFN void store_head(struct at at, CON const struct store_args *a, struct bufs b,
     u32 d_head = a->d_head, slot = row.y, pos = row.z, n_norm = a->whole_norm ? h * d_head : 0;
     u32 how = !a->has_norm || what == 2 ? STORE_PLAIN : a->whole_norm ? STORE_SCALE : STORE_NORM;
     DEV const float *norm = what ? (DEV const float *)b.p[5] : (DEV const float *)b.p[4];
+    DEV const float *none = 0, *cs = (DEV const float *)b.p[6] + (u64)pos * a->d_rope;
+    struct store_with with;
+    store_read(at, how == STORE_PLAIN ? none : norm + n_norm, what < 2 ? cs : none, d_head, a->d_rope, &with, STORE_EACH);
     SIMD_BARRIER(at); /* the head before has been put away */
-    store_fetch(at, x, how == STORE_PLAIN ? x : norm + n_norm, how, r, d_head, a->eps, s);
-    if (what < 2)
-        store_rotate(at, (DEV const float *)b.p[6] + (u64)pos * a->d_rope, d_head, a->d_rope, a->neox, s);
-    if (what < 2)
+    store_fetch(at, x, &with, how, r, d_head, a->eps, s, STORE_EACH);
+    if (what < 2) {
+        store_rotate(at, &with, d_head, a->d_rope, a->neox, s, STORE_EACH);
         store_query(at, s, d_head, x);
-    if (what == 0) {
-        return;
     }
+    if (what == 0)
+        return;
     DEV u8 *panel = kv_head(b.p[7], slot, a->slot_lo, a->slot_hi, a->head_bytes, what == 1 ? h : a->n_kv + h) +
                     (u64)(pos / GPU_KV_PANEL) * GPU_KV_PANEL_BYTES(d_head, a->kv_q8);
     if (a->kv_q8)
