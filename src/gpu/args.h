@@ -318,6 +318,7 @@ enum gpu_kernel {
 
 /* Kernels that have fetched what no launch of a step before them writes when they wait for those (IN_TURN, gpu.h). */
 #define GPU_LOADS_FIRST(kernel)                                                                                  \
-    ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_attend_store)
+    ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_product_1 || (kernel) == GK_product_2 || \
+     (kernel) == GK_attend_store || (kernel) == GK_router || (kernel) == GK_norm || (kernel) == GK_combine_norm)
 
 #endif

@@ -225,6 +225,7 @@ KFN void product_few(struct at at, const u32 n8, CON const struct product_args *
     w = f;
     for (u32 i = 0; i < s.slots; i++)
         product_fetch(at, a, b, &s, &f, ring, i);
+    IN_TURN(at);
     columns_in_order(at, n8, s.n_pad, col);
     column_in_order(at, s.n_pad, &one);
     NO_UNROLL

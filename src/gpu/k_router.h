@@ -112,17 +112,26 @@ KFN float router_root(struct at at, DEV const float *x, u32 n, float eps)
     return float_root(at, s, n, eps);
 }
 
-KFN void router_normalised(struct at at, CON const struct router_args *a, struct bufs b, THR const struct router_unit *u, SHM u32 *shm)
+/* The norm's weights for the tile's elements. */
+KFN void router_norm(struct at at, CON const struct router_args *a, DEV const float *norm, THR const struct router_unit *u, THR w4 *w)
+{
+    UNROLL
+    for (u32 j = 0; j < 2u; j++) {
+        u32 k = u->seg * GPU_SEG + 128u * j + 4u * at.lane;
+        w[j] = load16(norm + (k < a->n_in ? k : 0u));
+    }
+}
+
+KFN void router_normalised(struct at at, CON const struct router_args *a, struct bufs b, THR const struct router_unit *u, THR const w4 *w, SHM u32 *shm)
 {
     if (at.simd >= u->n_rows)
         return;
     DEV const float *x = (DEV const float *)b.p[1] + (u64)(u->row0 + at.simd) * a->x_stride;
-    w4 v[2], w[2];
+    w4 v[2];
     UNROLL
     for (u32 j = 0; j < 2u; j++) {
-        u32 k = u->seg * GPU_SEG + 128u * j + 4u * at.lane, there = k < a->n_in ? k : 0u;
-        v[j] = load16(x + there);
-        w[j] = load16((DEV const float *)b.p[2] + there);
+        u32 k = u->seg * GPU_SEG + 128u * j + 4u * at.lane;
+        v[j] = load16(x + (k < a->n_in ? k : 0u));
     }
     float r = router_root(at, x, a->n_in, a->eps);
     UNROLL
@@ -231,13 +240,17 @@ KFN void router_unit(struct at at, CON const struct router_args *a, struct bufs 
 {
     DEV const u32 *there = (DEV const u32 *)b.p[0] + IN_ROWS + a->which;
     SHM u32 *w = shm + GPU_ROUTER_ROWS(a->rows) * ROUTER_WORDS;
-    w4 piece[4];
+    w4 piece[4], norm[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
     router_fetch(at, (DEV const u8 *)b.p[3] + (u64)tile * GPU_TILE_BYTES(GT_F32), piece);
     u->panel = split_u32(tile, u->segs, &u->seg);
+    if (a->source == SRC_NORM)
+        router_norm(at, a, (DEV const float *)b.p[2], u, norm);
     if (again)
         BARRIER(at);
+    else
+        IN_TURN(at);
     if (a->source == SRC_NORM)
-        router_normalised(at, a, b, u, shm);
+        router_normalised(at, a, b, u, norm, shm);
     else if (PS_METAL || a->rows <= 8u)
         router_rows(at, 2, a, (DEV const float *)b.p[1], u, shm);
     else if (a->rows <= 16u)
@@ -273,4 +286,5 @@ KFN void k_router(struct at at, CON const struct router_args *a, struct bufs b, 
         u.n_rows = least_u32(high, rows - u.row0);
         router_unit(at, a, b, &u, tile, unit != at.group, shm);
     }
+    IN_TURN(at); /* a group without units too */
 }

@@ -281,6 +281,13 @@ KFN void norm_in_place(struct at at, CON const struct norm_args *a, struct bufs 
     }
 }
 
+/* Norm weights, which no launch writes, into the cache: what a group with rows does before its turn. */
+KFN void norm_ahead(struct at at, DEV const float *weights, u32 n)
+{
+    if (32u * at.id < n)
+        prefetch(weights + 32u * at.id);
+}
+
 /* Rows without a norm: pieces of 128 elements, each by a SIMD group. With one: a row by a group; it goes to shared memory (a float for each element, then
  * the row's scale), the first SIMD group sums it up, all normalise it. */
 KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM u32 *shm)
@@ -289,6 +296,9 @@ KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM 
     SHM float *here = (SHM float *)shm;
     u32 rows = in[IN_ROWS + a->which] * a->ranks, n = a->n;
     bool act = a->write_act && n % 32u == 0;
+    if (a->has_norm && at.group < rows)
+        norm_ahead(at, (DEV const float *)b.p[2], n);
+    IN_TURN(at);
     if (!a->has_norm) {
         struct walk w;
         for (walk_start(at, ((act ? GPU_PAD(n) : n) + 127u) / 128u, &w); w.row < rows; walk_on(&w)) {
@@ -411,6 +421,9 @@ KFN void k_combine_norm(struct at at, CON const struct combine_norm_args *a, str
     u32 rows = in[IN_ROWS + a->combine.which], n = a->combine.n;
     to.p[3] = b.p[7];
     to.p[4] = b.p[8];
+    if (at.group < rows)
+        norm_ahead(at, weights, n);
+    IN_TURN(at);
     for (u32 row = at.group; row < rows; row += at.n_groups) {
         for (u32 i = 4u * at.id; i < n; i += 4u * GPU_THREADS) {
             float v[4];
