@@ -185,7 +185,7 @@ static u32 router_parts(const struct lower *l, const struct plan_op *op)
 static bool left_to_product(const struct lower *l, struct readers *r)
 {
     const struct plan_op *next = &l->op[1];
-    bool router = PS_METAL && l->rows <= FEW && router_parts(l, next); /* whose groups take a row a SIMD group; a launch costs more there */
+    bool router = l->rows <= FEW && router_parts(l, next); /* whose groups take a row a SIMD group */
     bool within = router || prepares(l, SRC_NORM, l->g->dev.plan->bufs[l->op->in].width);
     *r = readers(l, l->op->out);
     return within && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r->later_floats;

@@ -121,17 +121,26 @@ KFN float half_value(u32 h)
 KFN w4 load16(const void *p) { return *(const w4 *)p; }
 KFN w2 load8(const void *p) { return *(const w2 *)p; }
 KFN void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" : : "l"(p)); }
+/* The L2 cache gives up weights first: a step's weights are many times its size, and what it keeps instead is wanted again in the next layer or step:
+ * instructions, keys and values, activations. */
+KFN u64 once_policy(void)
+{
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
 KFN w4 load16_once_if(u32 there, const void *p)
 {
     w4 v = {0u, 0u, 0u, 0u};
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(p), "r"(there));
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6; }"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(p), "r"(there), "l"(once_policy()));
     return v;
 }
 KFN w4 load16_once(const void *p)
 {
     w4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p), "l"(once_policy()));
     return v;
 }
 
@@ -141,13 +150,17 @@ KFN w4 load16_once(const void *p)
 #define ring_tile(at, ring, slot, words) ((ring) + (at).simd * RING_SIMD_WORDS + RING_MARKS + (slot) * (words))
 #if __CUDA_ARCH__ >= 900
 KFN u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+KFN void bulk_once(u32 to, const void *from, u32 bytes, u32 mark)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                 : : "r"(to), "l"(from), "r"(bytes), "r"(mark), "l"(once_policy()) : "memory");
+}
 KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
 {
     if (at.lane == 0u) {
         u32 mark = shared_address(ring + at.simd * RING_SIMD_WORDS) + 8u * slot;
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(mark), "r"(bytes) : "memory");
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                     : : "r"(shared_address(ring + at.simd * RING_SIMD_WORDS + to)), "l"(from), "r"(bytes), "r"(mark) : "memory");
+        bulk_once(shared_address(ring + at.simd * RING_SIMD_WORDS + to), from, bytes, mark);
     }
 }
 /* The same for a SIMD group that lays out its part `own` itself, marks first; two equal pieces, one behind the other, come as one. */
@@ -166,10 +179,8 @@ KFN void ring_fetch_two(struct at at, u32 *own, u32 slot, u32 to, const void *fr
     if (at.lane == 0u) {
         u32 mark = shared_address(own) + 8u * slot, word = shared_address(own + to);
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(mark), "r"(2u * bytes) : "memory");
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                     : : "r"(word), "l"(from0), "r"(bytes), "r"(mark) : "memory");
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                     : : "r"(word + bytes), "l"(from1), "r"(bytes), "r"(mark) : "memory");
+        bulk_once(word, from0, bytes, mark);
+        bulk_once(word + bytes, from1, bytes, mark);
     }
 }
 KFN void ring_take_own(struct at at, u32 *own, u32 slot)
