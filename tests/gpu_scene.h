@@ -462,6 +462,63 @@ static void make_routing(struct scene *s, u32 slot, struct routing *r, u32 rows,
     }
 }
 
+/* Sums of parts, or logits: plain, few values (ties), zeros of both signs, now and then what is not a number. */
+static float any_logit(u32 kind)
+{
+    return kind == 0   ? (float)(i32)check_below(4) - 1.0f
+           : kind == 1 ? (check_below(2) ? 0.0f : -0.0f)
+           : kind == 2 ? (check_below(9) ? check_plain() : check_below(2) ? NAN : -INFINITY)
+                       : check_plain() * 8.0f;
+}
+
+/* What few_in chooses from, in slot 7, and where it says what it chose: 5 and 8. ids and w: (rows, n_used), what it shall choose. */
+static void make_choice(struct scene *s, struct route_args *a, struct routing *r, u32 rows, u32 n_experts, u32 *ids, float *w)
+{
+    u32 parts = check_below(3) ? 1 + check_below(11) : 0, stride = parts ? parts * n_experts : GPU_STRIDE(n_experts);
+    u16 chosen[8];
+    float *x = float_rows(s, 7, rows + SPARE, stride), sums[128];
+    r->n_experts = n_experts;
+    r->n_used = 1 + check_below(min_u32(n_experts, 8));
+    r->pairs = rows * r->n_used;
+    *a = (struct route_args){.which = a->which, .n_experts = n_experts, .n_used = r->n_used, .stride = stride, .used_norm = check_below(2),
+                             .used_scale = check_below(2) ? 1.0f : 2.446f, .ids_at = 3, .w_at = r->pairs + 5, .pairs_at = POISON, .tiles_at = POISON,
+                             .tile_rows = 8, .per_row = check_below(4) == 0, .hits = check_below(4) != 0, .hits_at = check_below(3),
+                             .n_parts = parts, .parts_stride = n_experts};
+    buffer(s, 5, 1, (2 * r->pairs + 9) * 4);
+    buffer(s, 8, 1, 3 * 4);
+    s->floats[5] = true;
+    for (u32 i = 0; i < rows; i++) {
+        u32 kind = check_below(6);
+        for (u32 e = 0; e < n_experts; e++) {
+            sums[e] = 0.0f;
+            for (u32 p = 0; p < parts; p++)
+                sums[e] += x[i * stride + p * n_experts + e] = any_logit(kind);
+            if (!parts)
+                sums[e] = x[i * stride + e] = any_logit(kind);
+        }
+        route_topk(sums, n_experts, r->n_used, a->used_norm, a->used_scale, chosen, w + i * r->n_used);
+        for (u32 k = 0; k < r->n_used; k++)
+            ids[i * r->n_used + k] = chosen[k];
+    }
+    r->ids = ids;
+    r->w = w;
+}
+
+static void expect_choice(struct scene *s, const struct route_args *a, const struct routing *r)
+{
+    u32 hits = 0;
+    memcpy(s->want[5] + a->ids_at, r->ids, r->pairs * sizeof *r->ids);
+    memcpy(s->want[5] + a->w_at, r->w, r->pairs * sizeof *r->w);
+    for (u32 e = 0; e < r->n_experts; e++) {
+        bool hit = false;
+        for (u32 i = 0; i < r->pairs; i++)
+            hit |= r->ids[i] == e;
+        hits += hit;
+    }
+    if (a->hits)
+        s->want[8][a->hits_at] = a->per_row && r->pairs > 32 ? r->pairs : hits;
+}
+
 static void try_experts_in(enum gpu_kernel kernel, const char *name, u32 type, u32 tile_rows)
 {
     struct scene s = {0};
@@ -470,13 +527,22 @@ static void try_experts_in(enum gpu_kernel kernel, const char *name, u32 type, u
     struct rows r;
     struct routing to;
     u32 n_in = any_in(type), n_out = any_out();
-    bool few = kernel == GK_few_in;
+    bool few = kernel == GK_few_in, choose = few && check_below(3);
+    struct route_args *route = &s.args.few_in_.route;
+    u32 ids[64], n_experts = (u64)n_in * n_out <= 4096 && check_below(2) ? 128 : 4 + 4 * check_below(3);
+    float w[64];
     u32 rows = any_rows(few ? 8 : 70, (u64)4 * n_in * n_out), type_up = few || kernel == GK_experts_in_twin || check_below(4) ? type : any_type(n_in);
     inputs(&s, rows, &a->which);
     make_rows(&r, rows, n_in);
     quantise_rows(&r);
     acts_to(&s, 1, &r);
-    make_routing(&s, 5, &to, rows, tile_rows);
+    if (choose) {
+        s.args.few_in_.choose = 1;
+        route->which = a->which;
+        make_choice(&s, route, &to, rows, n_experts, ids, w);
+    } else {
+        make_routing(&s, 5, &to, rows, tile_rows);
+    }
     make_weights(&s, 2, &gate, type, n_in, n_out, to.n_experts);
     make_weights(&s, 3, &up, type_up, n_in, n_out, to.n_experts);
     *a = (struct experts_in_args){.which = a->which,
@@ -486,19 +552,21 @@ static void try_experts_in(enum gpu_kernel kernel, const char *name, u32 type, u
                                   .type_gate = type,
                                   .type_up = type_up,
                                   .n_used = to.n_used,
-                                  .pairs_at = to.pairs_at,
-                                  .tiles_at = to.tiles_at};
+                                  .pairs_at = choose ? POISON : to.pairs_at,
+                                  .tiles_at = choose ? POISON : to.tiles_at};
     a->write_act = (kernel == GK_experts_in_1 || kernel == GK_experts_in_2) && GPU_EXPERTS_IN_ACT(n_in, n_out) && check_below(4);
     if (few) {
         a->write_act = n_out % 32 == 0 && check_below(2);
         a->few = rows + check_below(9 - rows);
         a->rows = check_below(2) ? rows : 0;
-        a->ids_at = to.ids_at;
+        a->ids_at = choose ? POISON : to.ids_at;
     }
     float_rows(&s, 4, to.pairs + SPARE, a->y_stride);
     if (a->write_act)
         act_rows(&s, 6, to.pairs + SPARE, n_out);
     snapshot(&s);
+    if (choose)
+        expect_choice(&s, route, &to);
     for (u32 i = 0; i < to.pairs; i++) {
         float g[128 + GPU_PANEL], u[128 + GPU_PANEL];
         multiply(&gate, to.ids[i], &r.act[i / to.n_used], g);
@@ -513,7 +581,7 @@ static void try_experts_in(enum gpu_kernel kernel, const char *name, u32 type, u
             put_act((u8 *)s.want[6] + (u64)i * GPU_ACT_BYTES(n_out), &(struct act){g, q, d, sum}, n_out);
         }
     }
-    snprintf(s.what, sizeof s.what, "%s %s and %s, n_in %u, n_out %u, %u of %u experts", name, dtype_info(type)->name,
+    snprintf(s.what, sizeof s.what, "%s%s %s and %s, n_in %u, n_out %u, %u of %u experts", name, choose ? ", experts chosen," : "", dtype_info(type)->name,
              dtype_info(type_up)->name, n_in, n_out, to.n_used, to.n_experts);
     launch(&s, kernel);
     free(gate.cpu);

@@ -59,14 +59,19 @@ static void few_in_multiplies(void **state)
 {
     (void)state;
     check_seed(143);
-    each_type(any_in_experts, 12);
+    each_type(any_in_experts, 30);
     u64 usual = budget;
     budget = 4 << 20;
     only_in = 2048;
     only_out = 96;
     each_type(any_in_experts, 2);
-    only_in = only_out = 0;
     budget = usual;
+    only_out = 1; /* and 128 experts */
+    for (u32 i = 0; i < 40; i++) {
+        only_in = 32u << check_below(4);
+        any_in_experts(FEW_TYPES[check_below(2)]);
+    }
+    only_in = only_out = 0;
 }
 
 static void few_out_multiplies(void **state)

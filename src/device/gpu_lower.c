@@ -37,6 +37,9 @@ struct lower {
     const struct plan_op *done; /* a norm that the launches before it did, or NULL */
     bool fused_out;             /* experts: a pair by itself, joined by experts_out */
     bool few;                   /* and by k_few.h's kernels */
+    bool choose;                /* few_in then chooses them: by this, of that */
+    struct route_args route;
+    struct gpu_ref route_from;
     bool fused_act;             /* which then reads the act rows of experts_in, instead of quantising for itself */
     struct err *err;
     bool failed;
@@ -513,18 +516,25 @@ static enum gpu_kernel by_height(const struct lower *l, enum gpu_kernel low, enu
     return tile_rows(l) == 8 ? low : tile_rows(l) == 16 ? middle : high;
 }
 
-static void route_launch(struct lower *l, enum gpu_kernel kernel)
+/* What the route that is being lowered does, and of what. */
+static void fill_route(struct lower *l)
 {
     const struct hparams *hp = &l->g->dev.plan->hp;
-    struct gpu_launch *k = launch(l, kernel);
     struct gpu_buf in = buf(l, BUF_ROUTER);
     u32 parts = router_parts(l, &l->op[-1]);
-    k->args.route_ = (struct route_args){.which = l->table, .n_experts = hp->n_experts, .n_used = hp->n_used,
-                                         .stride = parts ? parts * hp->n_experts : in.stride, .n_parts = parts, .parts_stride = hp->n_experts,
-                                         .used_norm = hp->used_norm, .used_scale = hp->used_scale,
-                                         .ids_at = l->g->ids_at, .w_at = l->g->w_at, .pairs_at = l->g->pairs_at, .tiles_at = l->g->tiles_at,
-                                         .tile_rows = tile_rows(l), .per_row = per_row(l), .hits = 1, .hits_at = (u32)l->op->layer};
-    k->bufs[1] = parts ? l->g->route_parts : in.x;
+    l->route = (struct route_args){.which = l->table, .n_experts = hp->n_experts, .n_used = hp->n_used,
+                                   .stride = parts ? parts * hp->n_experts : in.stride, .n_parts = parts, .parts_stride = hp->n_experts,
+                                   .used_norm = hp->used_norm, .used_scale = hp->used_scale,
+                                   .ids_at = l->g->ids_at, .w_at = l->g->w_at, .pairs_at = l->g->pairs_at, .tiles_at = l->g->tiles_at,
+                                   .tile_rows = tile_rows(l), .per_row = per_row(l), .hits = 1, .hits_at = (u32)l->op->layer};
+    l->route_from = parts ? l->g->route_parts : in.x;
+}
+
+static void route_launch(struct lower *l, enum gpu_kernel kernel)
+{
+    struct gpu_launch *k = launch(l, kernel);
+    k->args.route_ = l->route;
+    k->bufs[1] = l->route_from;
     k->bufs[2] = l->g->lists;
     k->bufs[3] = l->g->hits;
     if (kernel != GK_route)
@@ -539,11 +549,19 @@ static bool few_experts(const struct lower *l)
     const struct plan_op *in = next_of(l, OP_EXPERTS_IN), *out = next_of(l, OP_EXPERTS_OUT);
     u32 gate = of_plan(l, in->mats[0].weight)->tensor->type, up = of_plan(l, in->mats[1].weight)->tensor->type;
     u32 down = of_plan(l, out->mats[0].weight)->tensor->type;
-    union gpu_args a = {.experts_in_ = {.n_in = hp->d_model, .few = l->rows}},
+    union gpu_args a = {.few_in_ = {.in = {.n_in = hp->d_model, .few = l->rows}}},
                    b = {.experts_out_ = {.n_in = hp->d_ff_exp, .n_used = hp->n_used, .fused = l->rows}};
     return few_rows(l) && !next_of(l, OP_COMBINE)->shared && gate == up && GPU_FEW_TYPE(gate) && GPU_FEW_TYPE(down) &&
            hp->d_ff_exp % 32 == 0 && gpu_shm_bytes(GK_few_in, &a) <= l->g->info.shm_bytes &&
            gpu_shm_bytes(GK_few_out, &b) <= l->g->info.shm_bytes;
+}
+
+/* Whether the few_in that takes them chooses them. */
+static bool few_chooses(const struct lower *l)
+{
+    const struct hparams *hp = &l->g->dev.plan->hp;
+    union gpu_args a = {.few_in_ = {.in = {.n_in = hp->d_model, .few = l->rows}, .choose = 1}};
+    return l->few && GPU_FEW_CHOOSES(hp->n_experts, hp->n_used) && gpu_shm_bytes(GK_few_in, &a) <= l->g->info.shm_bytes;
 }
 
 /* Whether experts_out joins the experts: few rows, and shared memory for all their pairs. */
@@ -574,7 +592,11 @@ static void lower_route(struct lower *l)
     const struct plan_weight *gate = of_plan(l, next_of(l, OP_EXPERTS_IN)->mats[0].weight);
     l->fused_act = PS_METAL && GPU_EXPERTS_IN_ACT(gate->n_in, gate->n_out); /* there they need no shared memory */
     l->few = few_experts(l);
+    l->choose = few_chooses(l);
     l->fused_out = l->few || fuses(l);
+    fill_route(l);
+    if (l->choose)
+        return;
     if (l->rows <= ONE_GROUP_ROUTES) {
         route_launch(l, GK_route_group);
         return;
@@ -676,6 +698,12 @@ static void lower_experts_in(struct lower *l)
     k->bufs[5] = l->g->lists;
     if (here)
         k->bufs[6] = act.act;
+    if (l->choose) { /* few_in's arguments begin with experts_in's */
+        k->args.few_in_.choose = 1;
+        k->args.few_in_.route = l->route;
+        k->bufs[7] = l->route_from;
+        k->bufs[8] = l->g->hits;
+    }
     ready(l, k);
     if (act_wanted && !here)
         norm_launch(l, &act, w->n_out, PLAN_NONE, false, true, &act);

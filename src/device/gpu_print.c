@@ -46,7 +46,7 @@ static const char *source(const struct gpu_launch *k)
     case GK_experts_in_1:
         return k->args.experts_in_.write_act ? "rule 1 of the result" : "";
     case GK_few_in:
-        return "a pair by itself, rule 1 of the output";
+        return k->args.few_in_.choose ? "experts chosen, a pair by itself, rule 1 of the output" : "a pair by itself, rule 1 of the output";
     case GK_few_out:
         return "experts joined";
     default:

@@ -89,7 +89,7 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     case GK_few_4:
         return few_bytes(kernel, &args->product_);
     case GK_few_in:
-        return GPU_SHM_FEW_IN(args->experts_in_.few, args->experts_in_.n_in);
+        return args->few_in_.choose ? GPU_SHM_FEW_CHOOSE(args->few_in_.in.few, args->few_in_.in.n_in) : GPU_SHM_FEW_IN(args->few_in_.in.few, args->few_in_.in.n_in);
     case GK_few_out:
         return GPU_SHM_FEW_OUT(out->fused, out->n_used, out->n_in);
     case GK_group:

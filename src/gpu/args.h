@@ -145,6 +145,16 @@ struct experts_in_args {
 };
 #define GPU_EXPERTS_IN_ACT(n_in, n_out) ((n_in) > 1792u && (n_out) % 32u == 0u)
 
+/* experts_in of few rows; choose: and their route besides (GPU_FEW_CHOOSES). Each group chooses for itself the experts of the rows that it has work for, and one
+ * writes what of the lists few_out reads: ids and weights, not pairs and tiles.
+ * Buffers as experts_in_args; choose: 5 route lists out, 7 logits or parts, as 1 of route_args, 8 hits out. */
+struct few_in_args {
+    struct experts_in_args in;
+    u32 choose;
+    struct route_args route;
+};
+#define GPU_FEW_CHOOSES(n_experts, n_used) ((n_experts) <= 128u && (n_experts) % 4u == 0u && (n_used) <= 8u)
+
 /* down . act of all pairs. fused: at most 8 rows; the row's experts joined in rank order and the residual stream besides.
  * 0 inputs, 1 act: float rows (pair), 2 act rows (pair) or none: SRC_ACT, 3 down: n_experts matrices, 4 y out: float rows (pair),
  * 5 route lists, 6 residual x */
@@ -213,6 +223,7 @@ union gpu_args {
     struct router_args router_;
     struct route_args route_;
     struct experts_in_args experts_in_;
+    struct few_in_args few_in_;
     struct experts_out_args experts_out_;
     struct combine_args combine_;
     struct combine_norm_args combine_norm_;
@@ -256,7 +267,7 @@ union gpu_args {
     X(few_1, product)           /* k_few.h: at most 1, 2, 4 rows */                                           \
     X(few_2, product)                                                                                            \
     X(few_4, product)                                                                                            \
-    X(few_in, experts_in)       /* k_few_experts.h: every pair by itself; few_out joins */                       \
+    X(few_in, few_in)           /* k_few_experts.h: every pair by itself; few_out joins */                       \
     X(few_out, experts_out)                                                                                      \
     X(pick, pick)               /* k_pick.h */                                                                   \
     X(pick_join, pick)                                                                                           \
@@ -304,7 +315,7 @@ enum gpu_kernel {
     X(few_1, "rrrrrrrrrwwwxw")                                                                                   \
     X(few_2, "rrrrrrrrrwwwxw")                                                                                   \
     X(few_4, "rrrrrrrrrwwwxw")                                                                                   \
-    X(few_in, "rrrrwrw")                                                                                         \
+    X(few_in, "rrrrwxwrw")                                                                                       \
     X(few_out, "rrrr-rx")                                                                                        \
     X(pick, "rr-w")                                                                                              \
     X(pick_join, "rrwr")                                                                                         \

@@ -4,7 +4,12 @@
  * all its experts (few_out: rank, segment). Units follow each other pair by pair (row by row); a group takes a contiguous share of them, in rounds
  * of what its SIMD groups can have in registers at once. Which experts they are is read from the route lists' ids alone.
  *
- *   shared memory: zeros | staged rows (few_out: of pairs) | few_out: the ranks' weights | sums [2][tiles of a round][16] */
+ * few_in that chooses has no such lists before it: a group chooses the experts of the rows that its share touches, a row a SIMD group, from what the
+ * router left (rule 8: whoever chooses chooses the same), while the rows themselves are staged. The last group, whose share is none of the larger ones,
+ * chooses for all rows, and writes their ids, weights and how many experts they hit.
+ *
+ *   shared memory: zeros | staged rows (few_out: of pairs) | few_out: the ranks' weights | sums [2][tiles of a round][16] |
+ *                  few_in that chooses: ids [rows][n_used] (64 words), ranks of a SIMD group's row [8][FEW_ALONE] */
 
 
 struct few_experts {
@@ -13,7 +18,13 @@ struct few_experts {
     u32 row0;                             /* first row that is staged (few_out: first pair) */
     DEV const u8 *w0, *w1;
     DEV const u32 *ids;
+    SHM const u32 *chosen;                /* where the ids of rows that were chosen here are, or NULL */
 };
+
+KFN u32 few_id(THR const struct few_experts *e, u32 pair)
+{
+    return e->chosen ? e->chosen[pair] : e->ids[pair];
+}
 
 /* A lane's own tile: 2 * its number in w0 or, + 1, w1; what it is multiplied with. */
 struct few_place {
@@ -30,7 +41,7 @@ KFN void few_in_place(THR const struct few_experts *e, u32 unit, u32 count, u32 
 {
     u32 which = split_u32(k, e->n_seg, &p->seg), item = least_u32(which >> e->width, count - 1u), u, rest;
     u32 pair = split_u32(unit + item, e->units, &u), panel = u * e->width + (which >> 1 & (e->width - 1u)), row = split_u32(pair, e->n_used, &rest);
-    p->tile = ((e->ids[pair] * e->n_panels + panel) * e->n_seg + p->seg) * 2u + (which & 1u);
+    p->tile = ((few_id(e, pair) * e->n_panels + panel) * e->n_seg + p->seg) * 2u + (which & 1u);
     p->x = GPU_FEW_STAGE + (row - e->row0) * e->region;
 }
 
@@ -47,7 +58,7 @@ KFN void few_in_ahead(struct at at, THR const struct few_experts *e, u32 unit, u
 {
     NO_UNROLL
     for (u32 i = 0; i < count; i++) {
-        u32 u, pair = split_u32(unit + i, e->units, &u), tile = (e->ids[pair] * e->n_panels + u * e->width) * e->n_seg * 2u;
+        u32 u, pair = split_u32(unit + i, e->units, &u), tile = (few_id(e, pair) * e->n_panels + u * e->width) * e->n_seg * 2u;
         few_ahead(few_tile_at(e, tile), e->width * e->n_seg * e->bytes, at.id, GPU_THREADS);
         few_ahead(few_tile_at(e, tile + 1u), e->width * e->n_seg * e->bytes, at.id, GPU_THREADS);
     }
@@ -109,6 +120,7 @@ KFN void few_experts_of(THR struct few_experts *e, u32 type, u32 n_in, u32 n_out
     e->w0 = w0;
     e->w1 = w1;
     e->ids = ids;
+    e->chosen = (SHM const u32 *)0;
 }
 
 /* Units of a round: what the registers of all SIMD groups hold, and one at least; at most as many outputs as threads. */
@@ -118,21 +130,98 @@ KFN u32 few_round(u32 unit_tiles, u32 most)
     return n ? n : 1u;
 }
 
-KFN void k_few_in(struct at at, CON const struct experts_in_args *a, struct bufs b, SHM u32 *shm)
+/* The rows [first, + n) whose experts a group chooses: those that its units [from, to) touch, for the last group all; staged: how many are touched. */
+struct few_touched {
+    u32 first, n, staged;
+};
+
+KFN void few_touches(struct at at, THR const struct few_experts *e, u32 from, u32 to, u32 n_rows, THR struct few_touched *t)
 {
+    u32 rest, last = split_u32(split_u32(to > from ? to - 1u : from, e->units, &rest), e->n_used, &rest);
+    bool all = at.group == at.n_groups - 1u;
+    t->first = all ? 0u : e->row0;
+    t->staged = to > from ? last - e->row0 + 1u : 0u;
+    t->n = all ? n_rows : t->staged;
+}
+
+/* How many experts the pairs of all rows hit, by one SIMD group. */
+KFN u32 few_hits(struct at at, SHM const u32 *chosen, u32 n)
+{
+    u32 hits = 0;
+    NO_UNROLL
+    for (u32 i = at.lane; i < n + at.lane; i += 32u) {
+        u32 mine = i < n ? chosen[i] : 0u, before = 0;
+        NO_UNROLL
+        for (u32 j = 0; j < n; j++)
+            before |= j < i && chosen[j] == mine ? 1u : 0u;
+        hits += popcount(simd_ballot(at, i < n && !before));
+    }
+    return hits;
+}
+
+/* The experts of the rows touched into `chosen`; returns the expert of this SIMD group's row's rank `lane`. The units' rows are staged
+ * meanwhile. */
+KFN u32 few_choose_rows(struct at at, CON const struct experts_in_args *a, CON const struct route_args *route, struct bufs b, THR const struct few_experts *e,
+                        THR const struct few_touched *t, SHM u32 *shm, SHM u32 *chosen)
+{
+    u32 row = t->first + at.simd, id;
+    bool there = at.simd < t->n;
+    DEV const float *logits = (DEV const float *)b.p[7];
+    w4 v[ROUTE_PARTS];
+    few_ask(route, logits + row * route->stride, 4u * at.lane, there, v);
+    few_stage_acts(at, shm, e->n_pad, (DEV const u32 *)b.p[1] + (u64)e->row0 * (GPU_ACT_BYTES(a->n_in) / 4u), t->staged);
+    w4 x = few_sum(route, logits + row * route->stride, 4u * at.lane, there, v);
+    if (there) {
+        id = few_alone(at, route, logits, row, x, chosen + 64u + at.simd * FEW_ALONE);
+        if (at.lane < e->n_used)
+            chosen[row * e->n_used + at.lane] = id;
+    } else {
+        id = 0u;
+    }
+    BARRIER(at);
+    return id;
+}
+
+/* What the kernels after this one read of the route: by the last group, whose SIMD group has row `simd`. */
+KFN void few_choose_put(struct at at, CON const struct route_args *route, struct bufs b, u32 n_rows, u32 id, SHM const u32 *chosen)
+{
+    struct lists l;
+    u32 n = n_rows * route->n_used;
+    lists_at(&l, route, (DEV u32 *)b.p[5], (DEV u32 *)b.p[8]);
+    if (at.simd < n_rows)
+        few_alone_put(at, route, &l, (DEV const float *)b.p[7], at.simd, id);
+    if (at.simd == GPU_SIMDS - 1u && l.hits) {
+        u32 hits = few_hits(at, chosen, n);
+        if (at.lane == 0u)
+            *l.hits = route->per_row && n > 32u ? n : hits;
+    }
+}
+
+KFN void k_few_in(struct at at, CON const struct few_in_args *args, struct bufs b, SHM u32 *shm)
+{
+    CON const struct experts_in_args *a = &args->in;
     const u32 cols = GPU_FEW_COLS(1u);
-    DEV const u32 *route = (DEV const u32 *)b.p[5];
     u32 n_rows = a->rows ? a->rows : ((DEV const u32 *)b.p[0])[IN_ROWS + a->which], from, to, rest, turn = 0;
     bool fresh = true;
     struct few_experts e;
-    few_experts_of(&e, a->type_gate, a->n_in, a->n_out, a->n_used, (DEV const u8 *)b.p[2], (DEV const u8 *)b.p[3], route + a->ids_at);
+    few_experts_of(&e, a->type_gate, a->n_in, a->n_out, a->n_used, (DEV const u8 *)b.p[2], (DEV const u8 *)b.p[3],
+                   (DEV const u32 *)b.p[5] + a->ids_at);
     e.width = a->write_act ? 2u : 1u;
     e.unit_tiles = 2u * e.width * e.n_seg;
     e.units = e.n_panels >> (e.width - 1u);
     u32 most = few_round(e.unit_tiles, 16u >> (e.width - 1u)), of_cols = FEW_COLS(e.type, cols), own = few_own(at, of_cols);
     SHM float *sums = (SHM float *)(shm + GPU_FEW_STAGE + a->few * e.region);
+    SHM u32 *chosen = shm + GPU_FEW_STAGE + a->few * e.region + 2u * GPU_FEW_SUMS(1u, 4u * e.n_seg);
+    struct few_touched touched;
+    u32 id = 0;
     share_units(at, n_rows * e.n_used * e.units, &from, &to);
     e.row0 = split_u32(split_u32(from, e.units, &rest), e.n_used, &rest);
+    if (args->choose) {
+        few_touches(at, &e, from, to, n_rows, &touched);
+        id = few_choose_rows(at, a, &args->route, b, &e, &touched, shm, chosen);
+        e.chosen = chosen;
+        fresh = false;
+    }
     NO_UNROLL
     for (u32 unit = from; unit < to;) {
         u32 count = least_u32(most, to - unit), n_tiles = count * e.unit_tiles, each = (n_tiles + GPU_SIMDS - 1u) / GPU_SIMDS;
@@ -168,6 +257,8 @@ KFN void k_few_in(struct at at, CON const struct experts_in_args *a, struct bufs
         turn ^= 1u;
         unit += count;
     }
+    if (args->choose && at.group == at.n_groups - 1u)
+        few_choose_put(at, &args->route, b, n_rows, id, chosen);
 }
 
 /* Pairs [e->row0, + n) and their ranks' weights. */

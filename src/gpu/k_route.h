@@ -84,7 +84,7 @@ KFN u32 route_plus(u32 a, u32 b)
     return EX_BITS(EX_FLOAT(a) + EX_FLOAT(b));
 }
 
-/* x[s]: experts e..e+3 of row first + 8 s, s < n (a constant: 1, 2, 4 or 8); all bits set where there are none. */
+/* x[s]: experts e..e+3 of row first + 8 s, s < n (a constant: 2, 4 or 8); all bits set where there are none. */
 KFN void route_rows(const u32 n, CON const struct route_args *a, DEV const float *logits, u32 first, u32 rows, u32 e, THR w4 *x)
 {
     const u32 at_once = ROUTE_PARTS / n;
@@ -465,12 +465,13 @@ enum {
     FEW_USED = 8,
     FEW_COUNTS = 256,
     FEW_RANKS = 288,
-    FEW_ROW_RANKS = 12
+    FEW_ROW_RANKS = 12,
+    FEW_ALONE = 8 * FEW_ROW_RANKS
 };
 
 KFN bool few_experts(CON const struct route_args *a)
 {
-    return a->n_experts <= FEW_EXPERTS && a->n_experts % 4u == 0 && a->n_used <= FEW_USED;
+    return GPU_FEW_CHOOSES(a->n_experts, a->n_used);
 }
 
 /* As route_key, but for the zeros and NaN: few_wrong finds those. */
@@ -495,19 +496,53 @@ KFN u32 few_larger(SHM const u32 *keys, u32 key)
     return n;
 }
 
-/* Short keys of ranks 0..8 of this SIMD group's only row. The nine highest stand in the nine lanes whose largest keys are the highest, and in the
- * ninth of these only that one: first the 32 largest are compared, then the 33 keys that are left. They stand where the ranks of its
- * other rows would. */
-KFN void few_choose_1(struct at at, CON const struct route_args *a, DEV const float *logits, u32 rows, SHM u32 *ranks)
+/* A row by itself: what a lane asks for of its experts e..e+3 (nothing where not `there`); their sums, all bits set where there are none. Between the two
+ * anything else may be waited for. */
+KFN void few_ask(CON const struct route_args *a, DEV const float *logits, u32 e, bool there, THR w4 *v)
+{
+    const w4 zero = {0, 0, 0, 0};
+    u32 parts = a->n_parts ? a->n_parts : 1u;
+    UNROLL
+    for (u32 p = 0; p < ROUTE_PARTS; p++) {
+        v[p] = zero;
+        if (there && e < a->n_experts && p < parts)
+            v[p] = load16(logits + p * a->parts_stride + e);
+    }
+}
+
+KFN void few_plus(THR w4 *x, w4 v)
+{
+    x->x = route_plus(x->x, v.x);
+    x->y = route_plus(x->y, v.y);
+    x->z = route_plus(x->z, v.z);
+    x->w = route_plus(x->w, v.w);
+}
+
+KFN w4 few_sum(CON const struct route_args *a, DEV const float *logits, u32 e, bool there, THR const w4 *v)
+{
+    const w4 none = {~0u, ~0u, ~0u, ~0u};
+    w4 x = {0, 0, 0, 0};
+    bool mine = there && e < a->n_experts;
+    UNROLL
+    for (u32 p = 0; p < ROUTE_PARTS; p++)
+        few_plus(&x, v[p]);
+    NO_UNROLL
+    for (u32 p = ROUTE_PARTS; mine && p < a->n_parts; p++)
+        few_plus(&x, load16(logits + p * a->parts_stride + e));
+    return mine ? x : none;
+}
+
+/* Short keys of ranks 0..8 of a row with sums x, by a SIMD group. The nine highest stand in the nine lanes whose largest keys are the highest, and in the
+ * ninth of these only that one: first the 32 largest are compared, then the 33 keys that are left. Both stand behind the ranks. */
+KFN void few_choose_1(struct at at, w4 x, SHM u32 *ranks)
 {
     SHM u32 *largest = ranks + FEW_ROW_RANKS, *left = largest + 32;
     u32 e = 4u * at.lane;
     w4 k;
-    route_rows(1, a, logits, at.simd, rows, e, &k);
-    k.x = few_key(k.x, e);
-    k.y = few_key(k.y, e + 1u);
-    k.z = few_key(k.z, e + 2u);
-    k.w = few_key(k.w, e + 3u);
+    k.x = few_key(x.x, e);
+    k.y = few_key(x.y, e + 1u);
+    k.z = few_key(x.z, e + 2u);
+    k.w = few_key(x.w, e + 3u);
     u32 xy = k.x > k.y ? k.x : k.y, zw = k.z > k.w ? k.z : k.w, most = xy > zw ? xy : zw;
     largest[at.lane] = most;
     SIMD_BARRIER(at);
@@ -620,6 +655,24 @@ KFN float few_weight(struct at at, CON const struct route_args *a, DEV const flo
     return ex_flush(div_rn(e, sum) * a->used_scale);
 }
 
+/* A row by itself, of sums x: lane r < n_used has its rank r's expert. ranks: FEW_ALONE words of this SIMD group's. */
+KFN u32 few_alone(struct at at, CON const struct route_args *a, DEV const float *logits, u32 row, w4 x, SHM u32 *ranks)
+{
+    few_choose_1(at, x, ranks);
+    SIMD_BARRIER(at);
+    return few_expert(at, a, logits, row, at.lane < a->n_used, ranks);
+}
+
+KFN void few_alone_put(struct at at, CON const struct route_args *a, THR const struct lists *l, DEV const float *logits, u32 row, u32 e)
+{
+    bool live = at.lane < a->n_used;
+    float x = live ? route_value(a, logits + row * a->stride, e) : 0.0f, w = few_weight(at, a, logits, row, row + 1u, x);
+    if (live) {
+        l->ids[row * a->n_used + at.lane] = e;
+        l->w[row * a->n_used + at.lane] = w;
+    }
+}
+
 /* A lane's four experts, and what it takes to find a pair's place. */
 struct few_counts {
     u32 count, tiles;         /* a byte an expert */
@@ -694,9 +747,12 @@ KFN void few_route_group(struct at at, CON const struct route_args *a, THR const
     if (at.id < 32u)
         counts[at.id] = 0;
     BARRIER(at);
-    if (rows <= 8u)
-        few_choose_1(at, a, logits, rows, ranks);
-    else if (rows <= 16u)
+    if (rows <= 8u) {
+        DEV const float *row = logits + at.simd * a->stride;
+        w4 v[ROUTE_PARTS];
+        few_ask(a, row, 4u * at.lane, at.simd < rows, v);
+        few_choose_1(at, few_sum(a, row, 4u * at.lane, at.simd < rows, v), ranks);
+    } else if (rows <= 16u)
         few_choose(at, 2, a, logits, rows, ranks);
     else if (rows <= 32u)
         few_choose(at, 4, a, logits, rows, ranks);
