@@ -412,7 +412,7 @@ static void experts_are_chosen_as_the_cpu_does(void **state)
         struct routes s = routes_of(check_below(20), n_experts, some_used(n_experts));
         routes_logits(&s);
         want_route(&s);
-        launch(GK_route, &s.a, routes_bufs(&s), GPU_SHM_NONE);
+        launch(GK_route, &s.a, routes_bufs(&s), GPU_SHM_ROUTE(n_experts));
         area_same("route", &s.lists);
         area_same("hits of route", &s.hits);
         routes_free(&s);

@@ -52,7 +52,7 @@ struct lower {
 #ifndef ALONE
 #define ALONE 1
 #endif
-enum { FEW = 8, FEW_PRODUCT = 4, FEW_OUTS = 16384, FUSED_OUT = 4, ONE_GROUP_ROUTES = 64, TWIN_FROM = 9, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
+enum { FEW = 8, FEW_PRODUCT = 4, FEW_OUTS = 16384, FUSED_OUT = 4, ONE_GROUP_ROUTES = PS_METAL ? 64 : 32, TWIN_FROM = 9, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
 
 /* ---- launches ---- */
 
@@ -537,8 +537,7 @@ static void route_launch(struct lower *l, enum gpu_kernel kernel)
     k->bufs[1] = l->route_from;
     k->bufs[2] = l->g->lists;
     k->bufs[3] = l->g->hits;
-    if (kernel != GK_route)
-        k->n_groups = 1;
+    k->n_groups = kernel == GK_route ? at_most(l, l->rows) : 1; /* a row on each SM, if there are so many, since one SM's share of the cache is little */
     ready(l, k);
 }
 

@@ -8,12 +8,13 @@
  * two add to one word; pairs of 32 lanes with the same expert find each other by ballots over the expert's bits. At most 32 pairs (a few
  * rows of decode) need one SIMD group only: each lane compares its pair with the 31 others.
  *
- * Shared memory of route_group and group, words (E = n_experts; GPU_SHM_ROUTE):
+ * Shared memory of route_group and group, words (E = n_experts; GPU_SHM_ROUTE; route: FEW_ALONE words for each SIMD group):
  *   [0, 8 E)         counters: (SIMD group, expert); after the scan the place of the next such pair. route_group before that: the ids
  *                    of at most 32 pairs
  *   [8 E, 8 E + 24)  the scan: pairs, tiles and experts that are hit, of each SIMD group's lanes
  *
- * Where there are at most 128 experts and 8 of them used, route_group does both at once, below ("few experts"). */
+ * Where there are at most 128 experts and 8 of them used, route chooses by shorter keys, and route_group does both at once, below ("few experts").
+ * route_group is for rows that are few: one SM reads 32 KB of sums in half a microsecond, the 256 KB of 64 rows and 8 segments in five. */
 
 /* Of the lists, on pointers. */
 struct lists {
@@ -237,16 +238,6 @@ KFN void route_row(struct at at, CON const struct route_args *a, DEV const float
             l->w[row * a->n_used + r] = w[s];
         }
     }
-}
-
-KFN void k_route(struct at at, CON const struct route_args *a, struct bufs b, SHM u32 *shm)
-{
-    u32 rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which], found[2] = {0, 0};
-    struct lists l;
-    (void)shm;
-    lists_at(&l, a, (DEV u32 *)b.p[2], (DEV u32 *)b.p[3]);
-    for (u32 row = at.simd * at.n_groups + at.group; row < rows; row += GPU_SIMDS * at.n_groups)
-        route_row(at, a, (DEV const float *)b.p[1], &l, row, found);
 }
 
 /* ---- the lists ---- */
@@ -805,6 +796,33 @@ KFN void few_route_group(struct at at, CON const struct route_args *a, THR const
     }
     if (at.simd == GPU_SIMDS - 1u)
         few_totals(at, a, l, n, counts, (c.before >> 16) + (u32)dot4(c.tiles, 0x01010101u, 0));
+}
+
+/* A row a SIMD group. */
+KFN void few_route(struct at at, CON const struct route_args *a, THR const struct lists *l, DEV const float *logits, u32 rows, SHM u32 *shm)
+{
+    u32 e = 4u * at.lane;
+    for (u32 row = at.simd * at.n_groups + at.group; row < rows; row += GPU_SIMDS * at.n_groups) {
+        DEV const float *mine = logits + (u64)row * a->stride;
+        w4 v[ROUTE_PARTS];
+        few_ask(a, mine, e, true, v);
+        u32 found = few_alone(at, a, logits, row, few_sum(a, mine, e, true, v), shm + at.simd * FEW_ALONE);
+        few_alone_put(at, a, l, logits, row, found);
+        SIMD_BARRIER(at); /* the next row's ranks stand where this one's do */
+    }
+}
+
+KFN void k_route(struct at at, CON const struct route_args *a, struct bufs b, SHM u32 *shm)
+{
+    u32 rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which], found[2] = {0, 0};
+    DEV const float *logits = (DEV const float *)b.p[1];
+    struct lists l;
+    lists_at(&l, a, (DEV u32 *)b.p[2], (DEV u32 *)b.p[3]);
+    if (few_experts(a))
+        few_route(at, a, &l, logits, rows, shm);
+    else
+        for (u32 row = at.simd * at.n_groups + at.group; row < rows; row += GPU_SIMDS * at.n_groups)
+            route_row(at, a, logits, &l, row, found);
 }
 
 /* Rows over the SIMD groups, then the lists. Few pairs go from one to the other through shared memory. */
