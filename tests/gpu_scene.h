@@ -396,6 +396,8 @@ static void try_product(enum gpu_kernel kernel, const char *name, u32 source, u3
     }
     if (!quantised)
         s.args.float_.rows = check_below(3) ? rows : check_below(2) ? 0 : rows + check_below(5);
+    if (kernel == GK_dense_1 || kernel == GK_dense_2 || kernel == GK_dense_4)
+        a->rows = rows + (check_below(2) ? check_below(40) : 0);
     snapshot(&s);
     expect_product(&s, a, w, &r);
     launch(&s, kernel);

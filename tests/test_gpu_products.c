@@ -27,6 +27,29 @@ static void product_2_multiplies(void **state)
     products(GK_product_2, "product_2", SRC_FLOAT, 70, 1);
 }
 
+/* Segments and panels in every number of rounds; rows that fill no tile, and tiles without rows. */
+static void dense_multiplies(void **state)
+{
+    static const enum gpu_kernel KERNELS[] = {GK_dense_1, GK_dense_2, GK_dense_4};
+    static const char *const NAMES[] = {"dense_1", "dense_2", "dense_4"};
+    static const u32 LONG[] = {2048, 4096, 2304, 8448};
+    (void)state;
+    check_seed(103);
+    only_few = true;
+    u64 usual = budget;
+    for (u32 k = 0; k < COUNT(KERNELS); k++)
+        for (u32 t = 0; t < COUNT(FEW_TYPES); t++)
+            for (u32 i = 0; i < 4; i++) {
+                try_product(KERNELS[k], NAMES[k], SRC_ACT, FEW_TYPES[t], 70);
+                budget = 4 << 20;
+                only_in = LONG[(i + t) % COUNT(LONG)];
+                try_product(KERNELS[k], NAMES[k], SRC_ACT, FEW_TYPES[t], 70);
+                only_in = 0;
+                budget = usual;
+            }
+    only_few = false;
+}
+
 static void product_many_multiplies(void **state)
 {
     (void)state;
@@ -195,6 +218,11 @@ static void one_of_each(void)
     try_product(GK_product_1, NAME, SRC_NORM, type, 8);
     try_product(GK_product_2, NAME, SRC_ACT, type, rows);
     try_product(GK_product_many, NAME, SRC_ACT, type, rows);
+    only_few = true;
+    try_product(GK_dense_1, NAME, SRC_ACT, GT_Q4_0, rows);
+    try_product(GK_dense_2, NAME, SRC_ACT, GT_Q8_0, rows);
+    try_product(GK_dense_4, NAME, SRC_ACT, GT_Q4_0, rows);
+    only_few = false;
     try_product(GK_product_float, NAME, SRC_NORM, TYPES[N_QUANT + check_below(3)], 8);
     try_product(GK_product_float, NAME, SRC_FLOAT, TYPES[N_QUANT + check_below(3)], rows);
     try_float_experts(TYPES[N_QUANT + check_below(3)]);
@@ -218,7 +246,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(product_1_multiplies),       cmocka_unit_test(product_2_multiplies),
-        cmocka_unit_test(product_many_multiplies),
+        cmocka_unit_test(product_many_multiplies),    cmocka_unit_test(dense_multiplies),
         cmocka_unit_test(product_float_multiplies),   cmocka_unit_test(product_float_multiplies_experts),
         cmocka_unit_test(experts_in_1_multiplies),    cmocka_unit_test(experts_in_2_multiplies),    cmocka_unit_test(experts_in_writes_act_rows),
         cmocka_unit_test(experts_in_many_multiplies), cmocka_unit_test(experts_out_1_multiplies),

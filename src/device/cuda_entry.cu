@@ -11,7 +11,7 @@
      : (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 ||\
        (kernel) == GK_experts_in_twin || (kernel) == GK_experts_out_twin ? 4 \
      : (kernel) == GK_product_many || (kernel) == GK_experts_in_many || (kernel) == GK_experts_out_many ? 5                  \
-     : (kernel) >= GK_few_1 && (kernel) <= GK_few_out ? 6                                                                   \
+     : (kernel) >= GK_few_1 && (kernel) <= GK_dense_4 ? 6                                                                   \
                                                                                                         : 0)
 #define NAME_OF_2(part) cuda_entry_##part
 #define NAME_OF(part) NAME_OF_2(part)
@@ -25,7 +25,7 @@ KFN u64 clock_now(void)
 }
 
 #define X(name, type)                                                                                                       \
-    static __global__ void __launch_bounds__(GPU_THREADS, PART_OF(GK_##name) == 1 ? 1 : 2)                                 \
+    static __global__ void __launch_bounds__(GPU_THREADS, PART_OF(GK_##name) == 1 || GK_##name == GK_dense_4 ? 1 : 2)                                 \
         e_##name(const __grid_constant__ union gpu_args args, const __grid_constant__ struct bufs bufs, u64 *clock)        \
     {                                                                                                                       \
         if (PART_OF(GK_##name) != CUDA_PART)                                                                                \

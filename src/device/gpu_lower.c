@@ -5,9 +5,10 @@
  *   1         product_1     in the product that reads    a pair by itself; the output
  *                           h, when all who read it can  joins them
  *   2, -4     "             a launch                     "
- *   5-8       "             "                            tiles of 8 pairs
- *   9-64      product_2     "                            two weight tiles at a time
- *   65-128    "             "                            tiles of 16 pairs
+ *   5-8       dense_1       "                            tiles of 8 pairs
+ *   9-16      dense_1, _2   "                            two weight tiles at a time
+ *   17-64     dense_4       "                            "
+ *   65-128    product_2     "                            tiles of 16 pairs
  *   more      product_many  "                            beyond 256: _many, of 32
  *
  * Up to 64 rows, each alone in its slot: attention's launch does what store would. Rule 1 of attention's result is in attention's launches, where single rows are all there is and heads are whole blocks; else in the product at
@@ -16,6 +17,8 @@
  *
  * Up to FEW_ROWS rows (or a backend's few_rows), where types and shared memory allow: few_1, _2, _4 for products of at most FEW_PRODUCT rows (but for those
  * of many outputs, the head), few_in and few_out for experts, which write act rows and join the experts.
+ *
+ * dense_1, _2, _4 are for types q4_0, q8_0, q4_k and q6_k; products with others, and all with PS_METAL, have product_1 up to 8 rows and product_2 up to 128.
  *
  * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up.
  * PS_METAL: the router does its norm itself up to 8 rows; experts joined by the output read act rows, where experts_in writes them. */
@@ -53,6 +56,7 @@ struct lower {
 #define ALONE 1
 #endif
 enum { FEW = 8, FEW_PRODUCT = 4, FEW_OUTS = 16384, FUSED_OUT = 4, ONE_GROUP_ROUTES = PS_METAL ? 64 : 32, TWIN_FROM = 9, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
+enum { DENSE_FROM = 5, DENSE_TO = 64 };
 
 /* ---- launches ---- */
 
@@ -261,11 +265,30 @@ static enum gpu_kernel few_product(const struct lower *l, const union gpu_args *
     return takes ? k : GK_COUNT;
 }
 
+/* That of k_dense.h's which takes this product. GK_COUNT: none does. */
+static enum gpu_kernel dense_product(const struct lower *l, const union gpu_args *args)
+{
+    const struct product_args *a = &args->product_;
+    bool takes = !PS_METAL && !l->c->plain && a->source == SRC_ACT && l->rows >= DENSE_FROM && l->rows <= DENSE_TO;
+    u32 panels = 0;
+    for (u32 m = 0; m < a->n_mats; m++) {
+        takes &= GPU_FEW_TYPE(a->type[m]);
+        panels += (a->n_out[m] + GPU_PANEL - 1) / GPU_PANEL;
+    }
+    bool low = l->rows <= 8 || (l->rows <= 16 && panels <= l->g->info.n_groups); /* few panels: more units of fewer rows */
+    enum gpu_kernel k = low ? GK_dense_1 : l->rows <= 16 ? GK_dense_2 : GK_dense_4;
+    while (takes && k != GK_dense_1 && !fits(l, k, args))
+        k--;
+    return takes && fits(l, k, args) ? k : GK_COUNT;
+}
+
 /* The kernel for so many rows, or a lower tile where shared memory does not hold the higher one; rows too long for either go as many do. */
 static enum gpu_kernel product_kernel(const struct lower *l, const union gpu_args *args)
 {
     if (few_product(l, args) != GK_COUNT)
         return few_product(l, args);
+    if (dense_product(l, args) != GK_COUNT)
+        return dense_product(l, args);
     if (l->rows > MANY && fits(l, GK_product_many, args))
         return GK_product_many;
     if (l->rows > FEW && fits(l, GK_product_2, args)) /* tiles of 32 rows were slower: such a group fills an SM alone */
@@ -296,6 +319,9 @@ static void quantised_product(struct lower *l, const u32 *mats, u32 n)
         k->bufs[1] = here ? in.x : in.act;
     }
     k->kernel = product_kernel(l, &k->args);
+    a->rows = l->rows;
+    if (GPU_ALONE(k->kernel))
+        k->n_groups = (k->n_groups + 1) / 2; /* the grid is for two an SM */
     ready(l, k);
 }
 

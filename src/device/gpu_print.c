@@ -24,6 +24,9 @@ static const char *source(const struct gpu_launch *k)
     case GK_few_1:
     case GK_few_2:
     case GK_few_4:
+    case GK_dense_1:
+    case GK_dense_2:
+    case GK_dense_4:
         return NAMES[k->args.product_.source];
     case GK_product_float:
         return k->args.float_.p.source == SRC_NORM ? "norm within" : "";

@@ -40,6 +40,16 @@ static u32 few_bytes(enum gpu_kernel kernel, const struct product_args *a)
     return GPU_SHM_FEW(rows, a->n_in, a->source != SRC_ACT);
 }
 
+static u32 dense_bytes(enum gpu_kernel kernel, const struct product_args *a)
+{
+    u32 cols = kernel == GK_dense_1 ? 8 : kernel == GK_dense_2 ? 16 : 32;
+    u32 bytes = GPU_TILE_BYTES(a->type[0]);
+    for (u32 m = 1; m < a->n_mats; m++)
+        if (GPU_TILE_BYTES(a->type[m]) > bytes)
+            bytes = GPU_TILE_BYTES(a->type[m]);
+    return GPU_SHM_DENSE(cols, a->n_in, bytes);
+}
+
 static u32 product_bytes(const struct product_args *a, u32 rows)
 {
     return a->source == SRC_ACT ? GPU_SHM_PRODUCT(rows, a->n_in) : GPU_SHM_PRODUCT_FLOATS(rows, a->n_in);
@@ -88,6 +98,10 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     case GK_few_2:
     case GK_few_4:
         return few_bytes(kernel, &args->product_);
+    case GK_dense_1:
+    case GK_dense_2:
+    case GK_dense_4:
+        return dense_bytes(kernel, &args->product_);
     case GK_few_in:
         return args->few_in_.choose ? GPU_SHM_FEW_CHOOSE(args->few_in_.in.few, args->few_in_.in.n_in) : GPU_SHM_FEW_IN(args->few_in_.in.few, args->few_in_.in.n_in);
     case GK_few_out:

@@ -90,8 +90,9 @@ struct product_args {
     u32 add;           /* residual x = x + y, of matrix 0; y is written too */
     u32 res_stride;
     u32 write_act;
+    u32 rows;          /* dense_*: of the table, the most there are */
 };
-/* Types that k_few.h takes. */
+/* Types that k_few.h and k_dense.h take. */
 #define GPU_FEW_TYPE(t) ((t) == GT_Q4_0 || (t) == GT_Q8_0 || (t) == GT_Q4_K || (t) == GT_Q6_K)
 
 /* Products with float weights (rule 5): rows of floats. With pairs: row i of y takes row i / n_used of x (per_pair 1) or row i of x
@@ -269,6 +270,9 @@ union gpu_args {
     X(few_4, product)                                                                                            \
     X(few_in, few_in)           /* k_few_experts.h: every pair by itself; few_out joins */                       \
     X(few_out, experts_out)                                                                                      \
+    X(dense_1, product)         /* k_dense.h: act rows; a segment a SIMD group */                                \
+    X(dense_2, product)                                                                                          \
+    X(dense_4, product)                                                                                          \
     X(pick, pick)               /* k_pick.h */                                                                   \
     X(pick_join, pick)                                                                                           \
     X(probe, probe)             /* k_probe.h */
@@ -317,6 +321,9 @@ enum gpu_kernel {
     X(few_4, "rrrrrrrrrwwwxw")                                                                                   \
     X(few_in, "rrrrwxwrw")                                                                                       \
     X(few_out, "rrrr-rx")                                                                                        \
+    X(dense_1, "rr-rrrrrrwwwx")                                                                                  \
+    X(dense_2, "rr-rrrrrrwwwx")                                                                                  \
+    X(dense_4, "rr-rrrrrrwwwx")                                                                                  \
     X(pick, "rr-w")                                                                                              \
     X(pick_join, "rrwr")                                                                                         \
     X(probe, "rw")
@@ -330,6 +337,10 @@ enum gpu_kernel {
 /* Kernels that have fetched what no launch of a step before them writes when they wait for those (IN_TURN, gpu.h). */
 #define GPU_LOADS_FIRST(kernel)                                                                                  \
     ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_product_1 || (kernel) == GK_product_2 || \
-     (kernel) == GK_attend_store || (kernel) == GK_router || (kernel) == GK_norm || (kernel) == GK_combine_norm)
+     (kernel) == GK_attend_store || (kernel) == GK_router || (kernel) == GK_norm || (kernel) == GK_combine_norm || \
+     (kernel) == GK_dense_1 || (kernel) == GK_dense_2 || (kernel) == GK_dense_4)
+
+/* Kernels whose grid is one group an SM, not two: dense_4 fills its registers; beside dense_1 and _2 the next launch's groups begin. */
+#define GPU_ALONE(kernel) ((kernel) == GK_dense_1 || (kernel) == GK_dense_2 || (kernel) == GK_dense_4)
 
 #endif

@@ -174,6 +174,16 @@ KFN void ring_open_own(struct at at, u32 *own)
     }
     __syncwarp();
 }
+/* Without bulk_once's hint: groups that have other rows read the same. */
+KFN void ring_fetch_own(struct at at, u32 *own, u32 slot, u32 to, const void *from, u32 bytes)
+{
+    if (at.lane == 0u) {
+        u32 mark = shared_address(own) + 8u * slot;
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(mark), "r"(bytes) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                     : : "r"(shared_address(own + to)), "l"(from), "r"(bytes), "r"(mark) : "memory");
+    }
+}
 KFN void ring_fetch_two(struct at at, u32 *own, u32 slot, u32 to, const void *from0, const void *from1, u32 bytes)
 {
     if (at.lane == 0u) {
@@ -202,12 +212,16 @@ KFN void ring_fetch_two(struct at at, u32 *own, u32 slot, u32 to, const void *fr
         *(w4 *)(own + to + (bytes + i) / 4u) = load16_once((const u8 *)from1 + i);
     }
 }
+KFN void ring_fetch_own(struct at at, u32 *own, u32 slot, u32 to, const void *from, u32 bytes)
+{
+    for (u32 i = at.lane * 16u; i < bytes; i += 512u)
+        *(w4 *)(own + to + i / 4u) = load16_once((const u8 *)from + i);
+}
 KFN void ring_take_own(struct at at, u32 *own, u32 slot) { __syncwarp(); }
 KFN void ring_open(struct at at, u32 *ring) {}
 KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
 {
-    for (u32 i = at.lane * 16u; i < bytes; i += 512u)
-        *(w4 *)(ring + at.simd * RING_SIMD_WORDS + to + i / 4u) = load16_once((const u8 *)from + i);
+    ring_fetch_own(at, ring + at.simd * RING_SIMD_WORDS, slot, to, from, bytes);
 }
 KFN void ring_take(struct at at, u32 *ring, u32 slot) { __syncwarp(); }
 #endif
@@ -354,6 +368,12 @@ KFN const u32 *ring_tile(struct at at, const u32 *ring, u32 slot, u32 words)
     return PS_METAL ? (const u32 *)at.ring->tile : ring + at.simd * RING_SIMD_WORDS + RING_MARKS + slot * words;
 }
 KFN void ring_open_own(struct at at, u32 *own) { (void)at, (void)own; }
+KFN void ring_fetch_own(struct at at, u32 *own, u32 slot, u32 to, const void *from, u32 bytes)
+{
+    (void)slot;
+    for (u32 i = at.lane * 16; i < bytes; i += 32 * 16)
+        memcpy((u8 *)(own + to) + i, (const u8 *)from + i, 16);
+}
 KFN void ring_fetch_two(struct at at, u32 *own, u32 slot, u32 to, const void *from0, const void *from1, u32 bytes)
 {
     (void)slot;

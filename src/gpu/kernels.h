@@ -45,6 +45,9 @@
 #define KERNEL_FILE 16
 #include "gpu/k_few_experts.h"
 #undef KERNEL_FILE
+#define KERNEL_FILE 17
+#include "gpu/k_dense.h"
+#undef KERNEL_FILE
 #define KERNEL_FILE 10
 #include "gpu/k_float.h"
 #undef KERNEL_FILE

@@ -119,6 +119,14 @@ enum { GPU_FEW_ZEROS = 16, GPU_FEW_STAGE = 96 }; /* words of shared memory: 64 z
 #define GPU_SHM_FEW_OUT(rows, n_used, n_in)                                                                      \
     (4u * (GPU_FEW_STAGE + (rows) * (n_used) * GPU_FEW_REGION(n_in) + (((rows) * (n_used) + 15u) & ~15u) +       \
            2u * GPU_FEW_SUMS(1u, (n_used) * (GPU_PAD(n_in) / 256u))))
+/* k_dense.h: tiles of weights on their way to a SIMD group, panels of a batch; n columns' scales and sums of a SIMD group each, and a batch's sums.
+ */
+#define GPU_DENSE_SEGS(n_in) (GPU_PAD(n_in) / 256u)
+#define GPU_DENSE_SLOTS(n, bytes) ((n) == 32u || (bytes) > 3400u ? 2u : 3u) /* deeper: the rows come later */
+#define GPU_DENSE_PANELS(n_in) (GPU_DENSE_SEGS(n_in) <= 8u ? 4u : GPU_DENSE_SEGS(n_in) <= 16u ? 2u : 1u)
+#define GPU_SHM_DENSE(n, n_in, bytes)                                                                            \
+    ((PS_METAL ? 0u : 8u * (32u + GPU_DENSE_SLOTS(n, bytes) * (bytes))) + 512u * (n) +                           \
+     80u * GPU_DENSE_PANELS(n_in) * GPU_DENSE_SEGS(n_in) * (n))
 #define GPU_SHM_MANY (GPU_SHM_RING + 4u * (2u * 32u * 96u + 32u)) /* 32 columns of one tile, twice, and their rows */
 
 /* k_float.h: rows of a tile (rows: the most there are, 1 with pairs) and outputs of a unit (n_out: of all matrices), norm weights, parts. */
