@@ -4,9 +4,10 @@
  *   rows      products      norm                         experts
  *   1         product_1     in the product that reads    a pair by itself; the output
  *                           h, when all who read it can  joins them
- *   2, -4     "             a launch                     "
- *   5-8       dense_1       "                            tiles of 8 pairs
- *   9-16      dense_1, _2   "                            two weight tiles at a time
+ *   2         "             a launch                     "
+ *   3, 4      "             "                            two weight tiles at a time; where _twin does not do as above
+ *   5-8       dense_1       "                            "; or tiles of 8 pairs
+ *   9-16      dense_1, _2   "                            "
  *   17-64     dense_4       "                            "
  *   65-128    product_2     "                            tiles of 16 pairs
  *   more      product_many  "                            beyond 256: _many, of 32
@@ -16,7 +17,7 @@
  * Where experts are joined by a launch of its own the norm that follows is in it (combine_norm).
  *
  * Up to FEW_ROWS rows (or a backend's few_rows), where types and shared memory allow: few_1, _2, _4 for products of at most FEW_PRODUCT rows (but for those
- * of many outputs, the head), few_in and few_out for experts, which write act rows and join the experts.
+ * of many outputs, the head), few_in and few_out for experts, which write act rows and join the experts, where _twin does not do (from 3 rows on).
  *
  * dense_1, _2, _4 are for types q4_0, q8_0, q4_k and q6_k; products with others, and all with PS_METAL, have product_1 up to 8 rows and product_2 up to 128.
  *
@@ -55,7 +56,7 @@ struct lower {
 #ifndef ALONE
 #define ALONE 1
 #endif
-enum { FEW = 8, FEW_PRODUCT = 4, FEW_OUTS = 16384, FUSED_OUT = 4, ONE_GROUP_ROUTES = PS_METAL ? 64 : 32, TWIN_FROM = 9, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
+enum { FEW = 8, FEW_PRODUCT = 4, FEW_OUTS = 16384, FUSED_OUT = 4, ONE_GROUP_ROUTES = PS_METAL ? 64 : 32, TWIN_FROM = 3, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
 enum { DENSE_FROM = 5, DENSE_TO = 64 };
 
 /* ---- launches ---- */
@@ -616,9 +617,11 @@ static void lower_route(struct lower *l)
 {
     const struct plan_weight *gate = of_plan(l, next_of(l, OP_EXPERTS_IN)->mats[0].weight);
     l->fused_act = PS_METAL && GPU_EXPERTS_IN_ACT(gate->n_in, gate->n_out); /* there they need no shared memory */
-    l->few = few_experts(l);
+    l->few = l->fused_out = false;
+    bool twins = twin(l, next_of(l, OP_EXPERTS_IN)) && twin(l, next_of(l, OP_EXPERTS_OUT));
+    l->few = !twins && few_experts(l);
     l->choose = few_chooses(l);
-    l->fused_out = l->few || fuses(l);
+    l->fused_out = l->few || (!twins && fuses(l));
     fill_route(l);
     if (l->choose)
         return;

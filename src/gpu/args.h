@@ -334,11 +334,11 @@ enum gpu_kernel {
      (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 || \
      (kernel) == GK_experts_in_many || (kernel) == GK_experts_out_many)
 
-/* Kernels that have fetched what no launch of a step before them writes when they wait for those (IN_TURN, gpu.h). */
+/* Kernels that have fetched what the launch before them does not write when they wait for it (IN_TURN, gpu.h). */
 #define GPU_LOADS_FIRST(kernel)                                                                                  \
     ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_product_1 || (kernel) == GK_product_2 || \
      (kernel) == GK_attend_store || (kernel) == GK_router || (kernel) == GK_norm || (kernel) == GK_combine_norm || \
-     (kernel) == GK_dense_1 || (kernel) == GK_dense_2 || (kernel) == GK_dense_4)
+     (kernel) == GK_dense_1 || (kernel) == GK_dense_2 || (kernel) == GK_dense_4 || (kernel) == GK_experts_out_twin)
 
 /* Kernels whose grid is one group an SM, not two: dense_4 fills its registers; beside dense_1 and _2 the next launch's groups begin. */
 #define GPU_ALONE(kernel) ((kernel) == GK_dense_1 || (kernel) == GK_dense_2 || (kernel) == GK_dense_4)

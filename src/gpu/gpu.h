@@ -71,9 +71,9 @@ struct at {
 #define EX_FLOAT(u) __uint_as_float(u)
 #include "base/exact.h"
 
-/* Programmatic dependent launch: a kernel may be placed on an SM while the one before it still runs. Until here it touches nothing that a launch of its step writes; from here
- * on all launches before it are whole and visible, and the next may be placed. Without the launch attribute both are nothing. As every kernel waits
- * for its predecessor's end, it waits for all of them. */
+/* Programmatic dependent launch: a kernel may be placed on an SM while the one before it still runs, once all groups of that one are past this place: so all launches
+ * before that one are whole. Until here it touches nothing that the one before it writes: weights, and what is older (experts_out_twin the route lists); from here on all
+ * launches before it are whole and visible, and the next may be placed. Without the launch attribute both are nothing. */
 #define IN_TURN(at) in_turn()
 KFN void in_turn(void)
 {

@@ -1,7 +1,10 @@
-/* The chosen experts of 9 to 64 rows. Where many experts have a few rows each the arithmetic's instructions are the limit, not the memory: so here a SIMD
+/* The chosen experts of 3 to 64 rows. Where many experts have a few rows each the arithmetic's instructions are the limit, not the memory: so here a SIMD
  * group takes two weight tiles at a time against the same activations, whose integers and scales it reads once: gate and up of a panel
  * (experts_in_twin), or two panels that follow each other (experts_out_twin). The sums of a panel stay in its registers from the first segment to the last: no
  * barrier, no sums in shared memory. A job is a tile of the route lists (up to 8 pairs of one expert) times such a pair of panels.
+ *
+ * Weights fill the way from memory to an SM: what is asked for behind them, a word of a list or the next instructions, waits for them, 2 us and more. So a SIMD
+ * group reads its part of the list once, lane by lane; half of its ring is filled before activations are staged, half behind them; and the code is short.
  *
  * A group takes a contiguous share of jobs, SIMD group s of it every 8th from s on. The pairs of as many list tiles as fit are staged together, TWIN_COLS
  * columns at most: mostly all that the share touches, so that barriers stand at its begin only.
@@ -12,7 +15,10 @@
 
 #define TWIN_COLS GPU_TWIN_COLS
 
-enum { TWIN_SLOTS = 2 /* fetched ahead; without a ring the walk is where the arithmetic is */ };
+enum {
+    TWIN_SLOTS = 2, /* fetched ahead; without a ring the walk is where the arithmetic is */
+    TWIN_FIRST = 1  /* of them, asked for before the activations are */
+};
 
 struct twin {
     u32 n_pad, n_seg, n_panels, n_out;
@@ -26,30 +32,66 @@ struct twin {
     DEV float *y;
     u32 y_stride;
     u32 from, to;           /* the group's jobs */
+    u32 tile0, expert, word; /* the list tile of its first job; a lane's: of tile0 + lane, as the list has them */
 };
 
-/* The weight tiles that a SIMD group fetches next. */
+/* A SIMD group's jobs, in turn: job j of list tile `tile`. */
+struct twin_at {
+    u32 unit, tile, j;
+};
+
+/* The weight tiles that it fetches next. */
 struct twin_walk {
-    u32 unit, seg;
+    struct twin_at at;
+    u32 seg;
     DEV const u8 *w0, *w1;
 };
 
-KFN void twin_walk_job(THR const struct twin *s, THR struct twin_walk *f)
+/* All that a SIMD group will need of the list, mostly. */
+KFN void twin_list(struct at at, THR struct twin *s)
+{
+    u32 rest, i;
+    s->tile0 = split_u32(s->from, s->jobs, &rest);
+    i = least_u32(s->tile0 + at.lane, s->list[0] - 1u);
+    s->expert = s->list[1u + 2u * i];
+    s->word = s->list[2u + 2u * i];
+}
+
+KFN void twin_tile(struct at at, THR const struct twin *s, u32 tile, THR struct experts_tile *t)
+{
+    u32 i = tile - s->tile0, word = shuffle_from(at, s->word, i & 31u);
+    t->expert = shuffle_from(at, s->expert, i & 31u);
+    t->first = word & 0xFFFFFFu;
+    t->n_pairs = word >> 24;
+    if (i >= 32u)
+        experts_tile_of(s->list, tile, t);
+}
+
+KFN void twin_on(THR const struct twin *s, u32 d, THR struct twin_at *p)
+{
+    p->unit += d;
+    p->j += d;
+    while (p->j >= s->jobs) {
+        p->j -= s->jobs;
+        p->tile++;
+    }
+}
+
+KFN void twin_walk_job(struct at at, THR const struct twin *s, THR struct twin_walk *f)
 {
     struct experts_tile t;
-    u32 j, tile = split_u32(f->unit, s->jobs, &j);
-    experts_tile_of(s->list, tile, &t);
-    u64 panel = (u64)t.expert * s->n_panels + j * s->width;
+    twin_tile(at, s, f->at.tile, &t);
+    u64 panel = (u64)t.expert * s->n_panels + f->at.j * s->width;
     f->seg = 0u;
     f->w0 = s->w0 + panel * (s->n_seg * s->bytes);
     f->w1 = s->w1 + panel * (s->n_seg * s->bytes);
-    if (s->width == 2u && 2u * j + 1u < s->n_panels) /* the last panel may be alone: twice the same then */
+    if (s->width == 2u && 2u * f->at.j + 1u < s->n_panels) /* the last panel may be alone: twice the same then */
         f->w1 += s->n_seg * s->bytes;
 }
 
 KFN void twin_fetch(struct at at, THR const struct twin *s, THR struct twin_walk *f, SHM u32 *own, u32 slot)
 {
-    if (f->unit >= s->to)
+    if (f->at.unit >= s->to)
         return;
 #if PS_METAL
     (void)at, (void)own, (void)slot;
@@ -61,9 +103,20 @@ KFN void twin_fetch(struct at at, THR const struct twin *s, THR struct twin_walk
     f->seg += 1u;
     if (f->seg < s->n_seg)
         return;
-    f->unit += GPU_SIMDS;
-    if (f->unit < s->to)
-        twin_walk_job(s, f);
+    twin_on(s, GPU_SIMDS, &f->at);
+    if (f->at.unit < s->to)
+        twin_walk_job(at, s, f);
+}
+
+/* Slots [slot, end) for the first time. */
+KFN void twin_fill(struct at at, THR const struct twin *s, THR struct twin_walk *f, SHM u32 *own, u32 slot, u32 end)
+{
+#if PS_METAL
+    (void)at, (void)s, (void)f, (void)own, (void)slot, (void)end;
+#else
+    for (; slot < end; slot++)
+        twin_fetch(at, s, f, own, slot);
+#endif
 }
 
 /* Where the next two tiles are for the arithmetic; they are there. */
@@ -106,7 +159,7 @@ KFN void twin_sums(struct at at, const u32 type, const u32 n, WGT const u32 *THR
     UNROLL
     for (u32 i = 0; i < 2u * n; i++)
         p[i] = low[i] = 0.0f;
-    UNROLL
+    NO_UNROLL
     for (u32 two = 0; two < 4u; two++) {
         struct tile_pair t[2];
         w4 both[TILE_COLS];
@@ -162,11 +215,12 @@ KFN void twin_sums(struct at at, const u32 type, const u32 n, WGT const u32 *THR
     }
 }
 
-/* One job: the SIMD group's sums of `n` outputs a lane and tile, then out. base: the staged column of the list tile's first pair. */
-KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR const struct twin *s, THR const struct experts_tile *t, u32 j, u32 base, SHM u32 *own,
+/* One job: the SIMD group's sums of `n` outputs a lane and tile, then out. base: the staged column of the list tile's first pair; pair: lane i has that of
+ * column i. */
+KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR const struct twin *s, u32 last, u32 j, u32 base, u32 pair, SHM u32 *own,
                   SHM const u32 *stage, THR struct twin_walk *f, THR u32 *slot)
 {
-    u32 g = at.lane >> 2, l = at.lane & 3u, last = t->n_pairs - 1u, step = 16u * TWIN_COLS;
+    u32 g = at.lane >> 2, l = at.lane & 3u, step = 16u * TWIN_COLS;
     u32 c0 = n == 2u ? l : 2u * l, c1 = c0 + 1u;
     SHM const u32 *q[TILE_COLS];
     UNROLL
@@ -177,6 +231,9 @@ KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR 
     SHM const u32 *scales = stage + TWIN_COLS * STAGE_STRIDE(s->n_pad);
     SHM const u32 *s0 = scales + 2u * (base + least_u32(c0, last)), *s1 = scales + 2u * (base + least_u32(c1, last));
     float total[8];
+    u32 pairs[2];
+    pairs[0] = shuffle_from(at, pair, base + least_u32(c0, last));
+    pairs[1] = n == 2u ? pairs[0] : shuffle_from(at, pair, base + least_u32(c1, last));
     UNROLL
     for (u32 i = 0; i < 2u * n; i++)
         total[i] = 0.0f;
@@ -200,7 +257,7 @@ KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR 
         u32 out = (in ? j : 2u * j) * GPU_PANEL + row;
         if (c > last)
             continue;
-        DEV float *y = s->y + (u64)s->pairs[t->first + c] * s->y_stride;
+        DEV float *y = s->y + (u64)pairs[n == 4u && i % 2u ? 1 : 0] * s->y_stride;
         if (in) {
             if (out < s->n_out)
                 y[out] = silu_times(total[i], total[n + i]);
@@ -214,76 +271,159 @@ KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR 
 }
 
 /* What the arithmetic needs of the sum of a block's integers, in its place: with an offset where a dot begins, with a minimum dx times it. */
-KFN void twin_stage_sums(struct at at, const u32 type, u32 n_pad, u32 col, SHM u32 *stage)
+KFN u32 twin_sum(const u32 type, u32 d, u32 sum)
 {
-    SHM u32 *s = stage + TWIN_COLS * STAGE_STRIDE(n_pad) + 2u * col;
-    if (TYPE_IS_32(type) ? !TYPE_OFFSET(type) : type == GT_Q6_K)
-        return;
-    SIMD_BARRIER(at);
-    for (u32 b = at.lane; b < n_pad / 32u; b += 32u) {
-        w2 v = load8(s + 2u * TWIN_COLS * b);
-        s[2u * TWIN_COLS * b + 1u] = TYPE_OFFSET(type) ? (u32)(MAGIC_BITS - TYPE_OFFSET(type) * (i32)v.y) : EX_BITS(EX_FLOAT(v.x) * (float)(i32)v.y);
+    if (TYPE_OFFSET(type))
+        return (u32)(MAGIC_BITS - TYPE_OFFSET(type) * (i32)sum);
+    return TYPE_IS_32(type) || type == GT_Q6_K ? sum : EX_BITS(EX_FLOAT(d) * (float)(i32)sum);
+}
+
+/* Columns [0, n) from act rows, by all threads: 16 bytes of integers or a block's scale and sum at a time. row: lane i has column i's. */
+KFN void twin_stage_acts(struct at at, const u32 type, THR const struct twin *s, u32 row, u32 n, SHM u32 *stage)
+{
+    u32 blocks = s->n_pad / 32u, pieces = 3u * blocks, total = n * pieces, i = at.id, col = 0u;
+    NO_UNROLL
+    for (u32 k = at.simd * 32u; k < total; k += 2u * GPU_THREADS) {
+        u32 cols[2], is[2];
+        w4 v[2];
+        UNROLL
+        for (u32 m = 0; m < 2u; m++) {
+            while (i >= pieces) {
+                i -= pieces;
+                col++;
+            }
+            is[m] = i;
+            cols[m] = col;
+            i += GPU_THREADS;
+            DEV const u32 *from = s->act + (u64)shuffle_from(at, row, least_u32(col, n - 1u)) * (GPU_ACT_BYTES(s->n_in) / 4u);
+            if (cols[m] >= n)
+                continue;
+            if (is[m] < 2u * blocks) {
+                v[m] = load16(from + 4u * is[m]);
+            } else {
+                v[m].x = from[6u * blocks + is[m]];
+                v[m].y = from[7u * blocks + is[m]];
+            }
+        }
+        UNROLL
+        for (u32 m = 0; m < 2u; m++) {
+            SHM u32 *to = stage + cols[m] * STAGE_STRIDE(s->n_pad) + 4u * is[m];
+            if (cols[m] >= n)
+                continue;
+            if (is[m] < 2u * blocks) {
+                *(SHM w4 *)to = v[m];
+                continue;
+            }
+            to = stage + TWIN_COLS * (STAGE_STRIDE(s->n_pad) + 2u * (is[m] - 2u * blocks)) + 2u * cols[m];
+            to[0] = v[m].x;
+            to[1] = twin_sum(type, v[m].x, v[m].y);
+        }
     }
 }
 
-/* n pairs from `first` on into columns 0.. */
-KFN void twin_stage(struct at at, const u32 type, THR const struct twin *s, u32 first, u32 n, SHM u32 *stage)
+/* A lane's four floats of piece i, 128 of a row; what fills it up is zeros. */
+KFN w4 twin_floats(struct at at, THR const struct twin *s, u32 row, u32 i)
 {
-    for (u32 c = at.simd; c < n; c += GPU_SIMDS) {
-        u32 rest, row = split_u32(s->pairs[first + c], s->per, &rest);
-        if (s->x)
-            stage_floats(at, stage, TWIN_COLS, c, s->n_in, s->x + (u64)row * s->x_stride, (DEV const float *)0, 0.0f, at.lane, 32u, (DEV u32 *)0);
-        else
-            stage_act(stage, TWIN_COLS, c, s->n_pad, s->act + (u64)row * (GPU_ACT_BYTES(s->n_in) / 4u), at.lane, 32u);
-        twin_stage_sums(at, type, s->n_pad, c, stage);
+    w4 v = {0u, 0u, 0u, 0u};
+    u32 e = 128u * i + 4u * at.lane;
+    if (e < s->n_in)
+        v = load16(s->x + (u64)row * s->x_stride + e);
+    return v;
+}
+
+/* The same from floats, by rule 1: a piece a SIMD group, the next one on its way. */
+KFN void twin_stage_floats(struct at at, const u32 type, THR const struct twin *s, u32 row, u32 n, SHM u32 *stage)
+{
+    u32 pieces = s->n_pad / 128u, i = at.simd, col = 0u;
+    w4 v = {0u, 0u, 0u, 0u};
+    bool fresh = true;
+    NO_UNROLL
+    for (u32 k = at.simd; k < n * pieces; k += GPU_SIMDS) {
+        while (i >= pieces) {
+            i -= pieces;
+            col++;
+        }
+        u32 col1 = col, i1 = i + GPU_SIMDS;
+        while (i1 >= pieces) {
+            i1 -= pieces;
+            col1++;
+        }
+        if (fresh)
+            v = twin_floats(at, s, shuffle_from(at, row, col), i);
+        fresh = false;
+        w4 next = twin_floats(at, s, shuffle_from(at, row, least_u32(col1, n - 1u)), i1);
+        float f[4] = {EX_FLOAT(v.x), EX_FLOAT(v.y), EX_FLOAT(v.z), EX_FLOAT(v.w)}, d;
+        i32 sum;
+        u32 word = act_quantise_8(at, f, &d, &sum), b = 4u * i + at.lane / 8u;
+        stage[col * STAGE_STRIDE(s->n_pad) + act_word(b, at.lane % 8u)] = word;
+        if (at.lane % 8u == 0u) {
+            SHM u32 *to = stage + TWIN_COLS * (STAGE_STRIDE(s->n_pad) + 2u * b) + 2u * col;
+            to[0] = EX_BITS(d);
+            to[1] = twin_sum(type, EX_BITS(d), (u32)sum);
+        }
+        v = next;
+        i = i1;
+        col = col1;
     }
 }
 
-KFN void twin_jobs(struct at at, const u32 type, const bool in, THR const struct twin *s, SHM u32 *shm)
+KFN void twin_jobs(struct at at, const u32 type, const bool in, THR struct twin *s, SHM u32 *shm)
 {
-    u32 own_words = PS_METAL ? 0u : RING_MARKS + TWIN_SLOTS * (GPU_TILE_BYTES(type) / 2u), rest, slot = 0;
+    u32 own_words = PS_METAL ? 0u : RING_MARKS + TWIN_SLOTS * (GPU_TILE_BYTES(type) / 2u), slot = 0;
     SHM u32 *own = shm + at.simd * own_words, *stage = shm + GPU_SIMDS * own_words;
-    if (s->from >= s->to) /* nothing for the group */
+    if (s->from >= s->to) { /* nothing for the group */
+        if (!in)
+            IN_TURN(at);
         return;
-    u32 unit = s->from + at.simd, tile = split_u32(s->from, s->jobs, &rest);
-    struct twin_walk f = {unit, 0u, s->w0, s->w1};
-    if (unit < s->to)
-        twin_walk_job(s, &f);
+    }
+    twin_list(at, s);
+    struct twin_at p = {s->from, s->tile0, s->from - s->tile0 * s->jobs};
+    u32 tile = s->tile0;
+    twin_on(s, at.simd, &p);
+    struct twin_walk f = {p, 0u, s->w0, s->w1};
+    if (p.unit < s->to)
+        twin_walk_job(at, s, &f);
 #if !PS_METAL
     ring_open_own(at, own);
-    for (u32 i = 0; i < TWIN_SLOTS; i++)
-        twin_fetch(at, s, &f, own, i);
 #endif
+    twin_fill(at, s, &f, own, 0u, TWIN_FIRST);
+    if (!in)
+        IN_TURN(at);
     NO_UNROLL
     for (u32 begin = s->from; begin < s->to;) { /* list tiles that are staged together */
         struct experts_tile t;
-        experts_tile_of(s->list, tile, &t);
-        u32 first = t.first, n = t.n_pairs, end = (tile + 1u) * s->jobs;
+        twin_tile(at, s, tile, &t);
+        u32 first = t.first, n = t.n_pairs, end = (tile + 1u) * s->jobs, rest;
         NO_UNROLL
         for (tile++; end < s->to; tile++, n += t.n_pairs, end += s->jobs) {
-            experts_tile_of(s->list, tile, &t);
+            twin_tile(at, s, tile, &t);
             if (n + t.n_pairs > TWIN_COLS)
                 break;
         }
         end = least_u32(end, s->to);
+        u32 pair = s->pairs[first + least_u32(at.lane, n - 1u)], row = split_u32(pair, s->per, &rest);
         if (begin != s->from)
             BARRIER(at);
-        twin_stage(at, type, s, first, n, stage);
+        if (s->x)
+            twin_stage_floats(at, type, s, row, n, stage);
+        else
+            twin_stage_acts(at, type, s, row, n, stage);
+        if (begin == s->from)
+            twin_fill(at, s, &f, own, TWIN_FIRST, TWIN_SLOTS);
         BARRIER(at);
         NO_UNROLL
-        for (; unit < end; unit += GPU_SIMDS) {
-            u32 j, of = split_u32(unit, s->jobs, &j);
-            experts_tile_of(s->list, of, &t);
+        for (; p.unit < end; twin_on(s, GPU_SIMDS, &p)) {
+            twin_tile(at, s, p.tile, &t);
             if (t.n_pairs <= 4u)
-                twin_job(at, type, 2, in, s, &t, j, t.first - first, own, stage, &f, &slot);
+                twin_job(at, type, 2, in, s, t.n_pairs - 1u, p.j, t.first - first, pair, own, stage, &f, &slot);
             else
-                twin_job(at, type, 4, in, s, &t, j, t.first - first, own, stage, &f, &slot);
+                twin_job(at, type, 4, in, s, t.n_pairs - 1u, p.j, t.first - first, pair, own, stage, &f, &slot);
         }
         begin = end;
     }
 }
 
-KFN void twin_typed(struct at at, u32 type, const bool in, THR const struct twin *s, SHM u32 *shm)
+KFN void twin_typed(struct at at, u32 type, const bool in, THR struct twin *s, SHM u32 *shm)
 {
     if (type == GT_Q4_0)
         twin_jobs(at, GT_Q4_0, in, s, shm);
