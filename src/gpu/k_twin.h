@@ -367,9 +367,32 @@ KFN void twin_stage_floats(struct at at, const u32 type, THR const struct twin *
     }
 }
 
+/* List tiles that are staged together: jobs up to `end`, n pairs from number `first` on; pair: lane i has that of column i. */
+struct twin_batch {
+    u32 end, first, n, pair;
+};
+
+/* From *tile on, which goes behind it. */
+KFN void twin_batch_of(struct at at, THR const struct twin *s, THR u32 *tile, THR struct twin_batch *b)
+{
+    struct experts_tile t;
+    twin_tile(at, s, *tile, &t);
+    u32 end = (*tile + 1u) * s->jobs, n = t.n_pairs;
+    b->first = t.first;
+    NO_UNROLL
+    for (*tile += 1u; end < s->to; *tile += 1u, n += t.n_pairs, end += s->jobs) {
+        twin_tile(at, s, *tile, &t);
+        if (n + t.n_pairs > TWIN_COLS)
+            break;
+    }
+    b->end = least_u32(end, s->to);
+    b->n = n;
+    b->pair = s->pairs[b->first + least_u32(at.lane, n - 1u)];
+}
+
 KFN void twin_jobs(struct at at, const u32 type, const bool in, THR struct twin *s, SHM u32 *shm)
 {
-    u32 own_words = PS_METAL ? 0u : RING_MARKS + TWIN_SLOTS * (GPU_TILE_BYTES(type) / 2u), slot = 0;
+    u32 own_words = PS_METAL ? 0u : RING_MARKS + TWIN_SLOTS * (GPU_TILE_BYTES(type) / 2u), slot = 0, rest;
     SHM u32 *own = shm + at.simd * own_words, *stage = shm + GPU_SIMDS * own_words;
     if (s->from >= s->to) { /* nothing for the group */
         if (!in)
@@ -386,40 +409,35 @@ KFN void twin_jobs(struct at at, const u32 type, const bool in, THR struct twin 
 #if !PS_METAL
     ring_open_own(at, own);
 #endif
-    twin_fill(at, s, &f, own, 0u, TWIN_FIRST);
-    if (!in)
-        IN_TURN(at);
     NO_UNROLL
-    for (u32 begin = s->from; begin < s->to;) { /* list tiles that are staged together */
-        struct experts_tile t;
-        twin_tile(at, s, tile, &t);
-        u32 first = t.first, n = t.n_pairs, end = (tile + 1u) * s->jobs, rest;
-        NO_UNROLL
-        for (tile++; end < s->to; tile++, n += t.n_pairs, end += s->jobs) {
-            twin_tile(at, s, tile, &t);
-            if (n + t.n_pairs > TWIN_COLS)
-                break;
-        }
-        end = least_u32(end, s->to);
-        u32 pair = s->pairs[first + least_u32(at.lane, n - 1u)], row = split_u32(pair, s->per, &rest);
-        if (begin != s->from)
+    for (u32 begin = s->from; begin < s->to;) {
+        struct twin_batch b;
+        twin_batch_of(at, s, &tile, &b);
+        if (begin != s->from) {
             BARRIER(at);
+        } else {
+            twin_fill(at, s, &f, own, 0u, TWIN_FIRST);
+            if (!in)
+                IN_TURN(at);
+        }
+        u32 row = split_u32(b.pair, s->per, &rest);
         if (s->x)
-            twin_stage_floats(at, type, s, row, n, stage);
+            twin_stage_floats(at, type, s, row, b.n, stage);
         else
-            twin_stage_acts(at, type, s, row, n, stage);
+            twin_stage_acts(at, type, s, row, b.n, stage);
         if (begin == s->from)
             twin_fill(at, s, &f, own, TWIN_FIRST, TWIN_SLOTS);
         BARRIER(at);
         NO_UNROLL
-        for (; p.unit < end; twin_on(s, GPU_SIMDS, &p)) {
+        for (; p.unit < b.end; twin_on(s, GPU_SIMDS, &p)) {
+            struct experts_tile t;
             twin_tile(at, s, p.tile, &t);
             if (t.n_pairs <= 4u)
-                twin_job(at, type, 2, in, s, t.n_pairs - 1u, p.j, t.first - first, pair, own, stage, &f, &slot);
+                twin_job(at, type, 2, in, s, t.n_pairs - 1u, p.j, t.first - b.first, b.pair, own, stage, &f, &slot);
             else
-                twin_job(at, type, 4, in, s, t.n_pairs - 1u, p.j, t.first - first, pair, own, stage, &f, &slot);
+                twin_job(at, type, 4, in, s, t.n_pairs - 1u, p.j, t.first - b.first, b.pair, own, stage, &f, &slot);
         }
-        begin = end;
+        begin = b.end;
     }
 }
 
