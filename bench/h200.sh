@@ -136,7 +136,7 @@ step_hash() {
     find_files
     for type in q4_0 q4_k_m; do
         same_hash "$type-decode" -m "$(file "$type-2")" --streams 1,2,3,4,5,8,9,16,17,32,33,64 --prompt 19 --gen 6 --ctx 64
-        same_hash "$type-chunks" -m "$(file "$type-2")" --streams 1,3 --prompt 700 --gen 3 --ctx 768
+        same_hash "$type-chunks" -m "$(file "$type-2")" --streams 1,3 --prompt 700 --gen 4 --ctx 768
         same_hash "$type-q8_0" -m "$(file "$type-2")" --streams 1,4,16 --prompt 150 --gen 6 --ctx 256 --kv q8_0
     done
 }
@@ -229,10 +229,11 @@ step_few() {
 }
 
 sanitizer() { # NAME MODE ARGS...
-    name=$1 PLAINSONG_CUDA_MODE=$2
+    PLAINSONG_CUDA_MODE=$2 said=$1-$2.log
+    title="$1, $2"
     shift 2
-    holds "$name, $PLAINSONG_CUDA_MODE" 280 "$name-$PLAINSONG_CUDA_MODE.log" compute-sanitizer --error-exitcode 9 "$@" "$program" run -p "What is 348 + 275?" -n 6 --device cuda
-    grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|Invalid|hazard' "$logs/$name-$PLAINSONG_CUDA_MODE.log" | head -n 3 | sed 's/^/    /'
+    holds "$title" 280 "$said" compute-sanitizer --error-exitcode 9 "$@" "$program" run -p "What is 348 + 275?" -n 6 --device cuda
+    grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|Invalid|hazard' "$logs/$said" | head -n 3 | sed 's/^/    /'
 }
 step_sanitize() {
     for mode in plain; do
