@@ -22,7 +22,7 @@
  * dense_1, _2, _4 are for types q4_0, q8_0, q4_k and q6_k; products with others, and all with PS_METAL, have product_1 up to 8 rows and product_2 up to 128.
  *
  * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up.
- * PS_METAL: the router does its norm itself up to 8 rows; experts joined by the output read act rows, where experts_in writes them. */
+ * Up to 8 rows the router does its norm itself. PS_METAL: experts joined by the output read act rows, where experts_in writes them. */
 #include "device/gpu_host.h"
 
 #include <math.h>
