@@ -23,46 +23,15 @@
  *
  * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up.
  * Up to 8 rows the router does its norm itself. PS_METAL: experts joined by the output read act rows, where experts_in writes them. */
-#include "device/gpu_host.h"
+#include "device/gpu_lower.h"
 
 #include <math.h>
 #include <string.h>
 
-struct lower {
-    struct gpu *g;
-    const struct gpu_class *c;
-    struct gpu_offsets at;
-    const struct plan_op *op;   /* being lowered */
-    u32 index;                  /* its number */
-    u32 table, rows;            /* it works on, and the most rows there */
-    const struct plan_op *norm; /* left to the next product, or NULL */
-    bool norm_act;              /* which then writes the act rows too */
-    const struct plan_op *store; /* left to attention's launch, or NULL */
-    const struct plan_op *done; /* a norm that the launches before it did, or NULL */
-    bool fused_out;             /* experts: a pair by itself, joined by experts_out */
-    bool few;                   /* and by k_few.h's kernels */
-    bool choose;                /* few_in then chooses them: by this, of that */
-    struct route_args route;
-    struct gpu_ref route_from;
-    bool fused_act;             /* which then reads the act rows of experts_in, instead of quantising for itself */
-    struct err *err;
-    bool failed;
-};
-
-#ifndef FEW_ROWS
-#define FEW_ROWS (PS_METAL ? 0 : 8) /* measured on an H200 (docs/performance.md); not measured without a ring */
-#endif
-
-#ifndef ALONE
-#define ALONE 1
-#endif
-enum { FEW = 8, FEW_PRODUCT = 4, FEW_OUTS = 16384, FUSED_OUT = 4, ONE_GROUP_ROUTES = PS_METAL ? 64 : 32, TWIN_FROM = 3, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
-enum { DENSE_FROM = 5, DENSE_TO = 64 };
-
 /* ---- launches ---- */
 
 /* The next launch: zeros, the inputs its first buffer. Buffers are counted as they are set. */
-static struct gpu_launch *launch(struct lower *l, enum gpu_kernel kernel)
+struct gpu_launch *lower_launch(struct lower *l, enum gpu_kernel kernel)
 {
     struct gpu_list *list = &l->g->list;
     struct gpu_launch *n = &list->at[list->n];
@@ -72,28 +41,28 @@ static struct gpu_launch *launch(struct lower *l, enum gpu_kernel kernel)
     return n;
 }
 
-static struct gpu_ref weight(const struct lower *l, i32 index)
+struct gpu_ref lower_weight(const struct lower *l, i32 index)
 {
     return index == PLAN_NONE ? (struct gpu_ref){0} : l->g->weights[index].at;
 }
 
-static const struct plan_weight *of_plan(const struct lower *l, i32 index)
+const struct plan_weight *lower_of_plan(const struct lower *l, i32 index)
 {
     return &l->g->dev.plan->weights[index];
 }
 
-static bool quantised(const struct lower *l, i32 index)
+bool lower_quantised(const struct lower *l, i32 index)
 {
-    return dtype_info(of_plan(l, index)->tensor->type)->quantised;
+    return dtype_info(lower_of_plan(l, index)->tensor->type)->quantised;
 }
 
-static struct gpu_buf buf(const struct lower *l, enum plan_buf b)
+struct gpu_buf lower_buf(const struct lower *l, enum plan_buf b)
 {
     return gpu_buf_of(l->g, l->c, l->op, b);
 }
 
 /* Done: its arguments are what they will be. */
-static void ready(struct lower *l, struct gpu_launch *n)
+void lower_ready(struct lower *l, struct gpu_launch *n)
 {
     n->n_bufs = GPU_BUFS;
     while (n->n_bufs && !n->bufs[n->n_bufs - 1].base)
@@ -106,38 +75,32 @@ static void ready(struct lower *l, struct gpu_launch *n)
     }
 }
 
-static u32 at_most(const struct lower *l, u64 units)
+u32 lower_at_most(const struct lower *l, u64 units)
 {
     return (u32)min_u64(units ? units : 1, l->g->info.n_groups);
 }
 
 /* Rule 1 of a buffer's rows of n floats (and the norm before it). */
-static void norm_launch(struct lower *l, const struct gpu_buf *from, u32 n, i32 norm, bool write_h, bool write_act, const struct gpu_buf *to)
+void lower_norm_launch(struct lower *l, const struct gpu_buf *from, u32 n, i32 norm, bool write_h, bool write_act, const struct gpu_buf *to)
 {
-    struct gpu_launch *k = launch(l, GK_norm);
+    struct gpu_launch *k = lower_launch(l, GK_norm);
     k->args.norm_ = (struct norm_args){.which = l->table, .n = n, .x_stride = from->stride, .h_stride = to->stride,
                                        .has_norm = norm != PLAN_NONE, .write_h = write_h, .write_act = write_act, .ranks = from->ranks,
                                        .eps = l->g->dev.plan->hp.eps};
     u64 rows = (u64)l->rows * from->ranks; /* with a norm a group takes a row, else a SIMD group 128 elements */
-    k->n_groups = at_most(l, norm != PLAN_NONE ? rows : (rows * ((n + 127) / 128) + GPU_SIMDS - 1) / GPU_SIMDS);
+    k->n_groups = lower_at_most(l, norm != PLAN_NONE ? rows : (rows * ((n + 127) / 128) + GPU_SIMDS - 1) / GPU_SIMDS);
     k->bufs[1] = from->x;
-    k->bufs[2] = weight(l, norm);
+    k->bufs[2] = lower_weight(l, norm);
     if (write_h)
         k->bufs[3] = to->x;
     if (write_act)
         k->bufs[4] = to->act;
-    ready(l, k);
+    lower_ready(l, k);
 }
 
 /* ---- products ---- */
 
-struct readers { /* of a normalised row, until it is written anew */
-    u32 n;
-    bool floats, acts;  /* read with float weights; with quantised ones */
-    bool later_floats;  /* by another than the next operation */
-};
-
-static struct readers readers(const struct lower *l, enum plan_buf b)
+struct readers lower_readers(const struct lower *l, enum plan_buf b)
 {
     const struct plan *p = l->g->dev.plan;
     struct readers r = {0};
@@ -147,7 +110,7 @@ static struct readers readers(const struct lower *l, enum plan_buf b)
             continue;
         r.n++;
         for (u32 m = 0; m < op->n_mats; m++) {
-            bool quant = quantised(l, op->mats[m].weight);
+            bool quant = lower_quantised(l, op->mats[m].weight);
             r.acts |= quant;
             r.floats |= !quant;
             r.later_floats |= !quant && i > l->index + 1;
@@ -160,12 +123,12 @@ static struct readers readers(const struct lower *l, enum plan_buf b)
 static bool one_launch(const struct lower *l, const struct plan_op *op)
 {
     for (u32 m = 1; m < op->n_mats; m++)
-        if (quantised(l, op->mats[m].weight) != quantised(l, op->mats[0].weight))
+        if (lower_quantised(l, op->mats[m].weight) != lower_quantised(l, op->mats[0].weight))
             return false;
     return true;
 }
 
-static bool fits(const struct lower *l, enum gpu_kernel kernel, const union gpu_args *args)
+bool lower_fits(const struct lower *l, enum gpu_kernel kernel, const union gpu_args *args)
 {
     return gpu_shm_bytes(kernel, args) <= l->g->info.shm_bytes;
 }
@@ -174,14 +137,14 @@ static bool fits(const struct lower *l, enum gpu_kernel kernel, const union gpu_
 static bool prepares(const struct lower *l, u32 source, u32 n_in)
 {
     union gpu_args a = {.product_ = {.source = source, .n_in = n_in}};
-    return l->rows <= ALONE && !l->c->plain && fits(l, GK_product_1, &a);
+    return l->rows <= ALONE && !l->c->plain && lower_fits(l, GK_product_1, &a);
 }
 
 /* Segments that k_router leaves for the route that follows, where it does this operation: a router and nothing else. 0: it does not. */
-static u32 router_parts(const struct lower *l, const struct plan_op *op)
+u32 lower_router_parts(const struct lower *l, const struct plan_op *op)
 {
     const struct plan_mat *m = &op->mats[0];
-    const struct plan_weight *w = of_plan(l, m->weight);
+    const struct plan_weight *w = lower_of_plan(l, m->weight);
     bool routes = op->kind == OP_MAT && op->n_mats == 1 && m->out == BUF_ROUTER && op[1].kind == OP_ROUTE && m->bias == PLAN_NONE && !op->add;
     if (!routes || l->c->plain || w->tensor->type != DT_F32 || w->n_out % GPU_PANEL || w->n_out > ROUTER_OUTS)
         return 0;
@@ -190,12 +153,12 @@ static u32 router_parts(const struct lower *l, const struct plan_op *op)
 
 /* Few rows: the norm is repeated by every group of the product that comes next, unless later products need the floats.
  * Whether a norm is left to the product that reads its rows: that one's launch then does it. */
-static bool left_to_product(const struct lower *l, struct readers *r)
+bool lower_left_to_product(const struct lower *l, struct readers *r)
 {
     const struct plan_op *next = &l->op[1];
-    bool router = l->rows <= FEW && router_parts(l, next); /* whose groups take a row a SIMD group */
+    bool router = l->rows <= FEW && lower_router_parts(l, next); /* whose groups take a row a SIMD group */
     bool within = router || prepares(l, SRC_NORM, l->g->dev.plan->bufs[l->op->in].width);
-    *r = readers(l, l->op->out);
+    *r = lower_readers(l, l->op->out);
     return within && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r->later_floats;
 }
 
@@ -204,31 +167,31 @@ static void lower_norm(struct lower *l)
     struct readers r;
     if (l->done == l->op)
         return;
-    if (left_to_product(l, &r)) {
+    if (lower_left_to_product(l, &r)) {
         l->norm = l->op;
         l->norm_act = r.n > 1;
         return;
     }
-    struct gpu_buf x = buf(l, l->op->in), h = buf(l, l->op->out);
-    norm_launch(l, &x, l->g->dev.plan->bufs[l->op->in].width, l->op->norm, r.floats || l->c->plain, r.acts, &h);
+    struct gpu_buf x = lower_buf(l, l->op->in), h = lower_buf(l, l->op->out);
+    lower_norm_launch(l, &x, l->g->dev.plan->bufs[l->op->in].width, l->op->norm, r.floats || l->c->plain, r.acts, &h);
 }
 
 /* What both kinds of products have. mats: which of the operation's matrices, n of them. */
 static void fill_product(const struct lower *l, struct gpu_launch *k, struct product_args *a, const u32 *mats, u32 n)
 {
     const struct plan_op *op = l->op;
-    struct gpu_buf x = buf(l, BUF_X);
-    *a = (struct product_args){.which = l->table, .n_in = of_plan(l, op->mats[mats[0]].weight)->n_in, .n_mats = n,
+    struct gpu_buf x = lower_buf(l, BUF_X);
+    *a = (struct product_args){.which = l->table, .n_in = lower_of_plan(l, op->mats[mats[0]].weight)->n_in, .n_mats = n,
                                .eps = l->g->dev.plan->hp.eps};
     for (u32 i = 0; i < n; i++) {
         const struct plan_mat *m = &op->mats[mats[i]];
-        struct gpu_buf y = buf(l, m->out);
-        a->type[i] = of_plan(l, m->weight)->tensor->type;
-        a->n_out[i] = of_plan(l, m->weight)->n_out;
+        struct gpu_buf y = lower_buf(l, m->out);
+        a->type[i] = lower_of_plan(l, m->weight)->tensor->type;
+        a->n_out[i] = lower_of_plan(l, m->weight)->n_out;
         a->y_stride[i] = y.stride;
         a->has_bias[i] = m->bias != PLAN_NONE;
-        k->bufs[3 + i] = weight(l, m->weight);
-        k->bufs[6 + i] = weight(l, m->bias);
+        k->bufs[3 + i] = lower_weight(l, m->weight);
+        k->bufs[6 + i] = lower_weight(l, m->bias);
         k->bufs[9 + i] = y.x;
     }
     if (op->add && mats[0] == 0) {
@@ -237,19 +200,19 @@ static void fill_product(const struct lower *l, struct gpu_launch *k, struct pro
         k->bufs[12] = x.x;
     }
     if (l->norm) {
-        struct gpu_buf h = buf(l, l->norm->out);
+        struct gpu_buf h = lower_buf(l, l->norm->out);
         a->source = SRC_NORM;
         a->x_stride = x.stride;
         a->write_act = l->norm_act;
         k->bufs[1] = x.x;
-        k->bufs[2] = weight(l, l->norm->norm);
+        k->bufs[2] = lower_weight(l, l->norm->norm);
         if (l->norm_act)
             k->bufs[13] = h.act;
     }
 }
 
 /* Whether k_few.h's kernels are for so many rows. */
-static bool few_rows(const struct lower *l)
+bool lower_few_rows(const struct lower *l)
 {
     u32 set = l->g->info.few_rows, most = set == DEVICE_NO_FEW ? 0 : set ? set : FEW_ROWS;
     return !l->c->plain && l->rows <= FEW && l->rows <= most;
@@ -260,7 +223,7 @@ static enum gpu_kernel few_product(const struct lower *l, const union gpu_args *
 {
     const struct product_args *a = &args->product_;
     enum gpu_kernel k = l->rows <= 1 ? GK_few_1 : l->rows <= 2 ? GK_few_2 : GK_few_4;
-    bool takes = few_rows(l) && l->rows <= FEW_PRODUCT && gpu_shm_bytes(k, args) <= l->g->info.shm_bytes;
+    bool takes = lower_few_rows(l) && l->rows <= FEW_PRODUCT && gpu_shm_bytes(k, args) <= l->g->info.shm_bytes;
     for (u32 m = 0; m < a->n_mats; m++)
         takes &= GPU_FEW_TYPE(a->type[m]) && a->n_out[m] < FEW_OUTS; /* of many outputs a ring reads more at once */
     return takes ? k : GK_COUNT;
@@ -278,9 +241,9 @@ static enum gpu_kernel dense_product(const struct lower *l, const union gpu_args
     }
     bool low = l->rows <= 8 || (l->rows <= 16 && panels <= l->g->info.n_groups); /* few panels: more units of fewer rows */
     enum gpu_kernel k = low ? GK_dense_1 : l->rows <= 16 ? GK_dense_2 : GK_dense_4;
-    while (takes && k != GK_dense_1 && !fits(l, k, args))
+    while (takes && k != GK_dense_1 && !lower_fits(l, k, args))
         k--;
-    return takes && fits(l, k, args) ? k : GK_COUNT;
+    return takes && lower_fits(l, k, args) ? k : GK_COUNT;
 }
 
 /* The kernel for so many rows, or a lower tile where shared memory does not hold the higher one; rows too long for either go as many do. */
@@ -290,11 +253,11 @@ static enum gpu_kernel product_kernel(const struct lower *l, const union gpu_arg
         return few_product(l, args);
     if (dense_product(l, args) != GK_COUNT)
         return dense_product(l, args);
-    if (l->rows > MANY && fits(l, GK_product_many, args))
+    if (l->rows > MANY && lower_fits(l, GK_product_many, args))
         return GK_product_many;
-    if (l->rows > FEW && fits(l, GK_product_2, args)) /* tiles of 32 rows were slower: such a group fills an SM alone */
+    if (l->rows > FEW && lower_fits(l, GK_product_2, args)) /* tiles of 32 rows were slower: such a group fills an SM alone */
         return GK_product_2;
-    return fits(l, GK_product_1, args) || args->product_.source != SRC_ACT ? GK_product_1 : GK_product_many;
+    return lower_fits(l, GK_product_1, args) || args->product_.source != SRC_ACT ? GK_product_1 : GK_product_many;
 }
 
 /* Whether attention's launches write act rows of their result: single rows only, whose heads are whole blocks. */
@@ -306,12 +269,12 @@ static bool attend_acts(const struct lower *l)
 
 static void quantised_product(struct lower *l, const u32 *mats, u32 n)
 {
-    struct gpu_buf in = buf(l, l->op->in);
-    u32 n_in = of_plan(l, l->op->mats[mats[0]].weight)->n_in;
+    struct gpu_buf in = lower_buf(l, l->op->in);
+    u32 n_in = lower_of_plan(l, l->op->mats[mats[0]].weight)->n_in;
     bool done = attend_acts(l), here = l->op->in == BUF_ATT && !done && prepares(l, SRC_FLOAT, n_in); /* rule 1 by the product itself */
     if (l->op->in == BUF_ATT && !here && !done)
-        norm_launch(l, &in, n_in, PLAN_NONE, false, true, &in);
-    struct gpu_launch *k = launch(l, GK_product_1);
+        lower_norm_launch(l, &in, n_in, PLAN_NONE, false, true, &in);
+    struct gpu_launch *k = lower_launch(l, GK_product_1);
     struct product_args *a = &k->args.product_;
     fill_product(l, k, a, mats, n);
     if (!l->norm) {
@@ -323,13 +286,13 @@ static void quantised_product(struct lower *l, const u32 *mats, u32 n)
     a->rows = l->rows;
     if (GPU_ALONE(k->kernel))
         k->n_groups = (k->n_groups + 1) / 2; /* the grid is for two an SM */
-    ready(l, k);
+    lower_ready(l, k);
 }
 
 static void float_product(struct lower *l, const u32 *mats, u32 n)
 {
-    struct gpu_launch *k = launch(l, GK_product_float);
-    struct gpu_buf in = buf(l, l->op->in);
+    struct gpu_launch *k = lower_launch(l, GK_product_float);
+    struct gpu_buf in = lower_buf(l, l->op->in);
     fill_product(l, k, &k->args.float_.p, mats, n);
     k->args.float_.rows = l->rows;
     if (!l->norm) {
@@ -337,39 +300,39 @@ static void float_product(struct lower *l, const u32 *mats, u32 n)
         k->args.float_.p.x_stride = in.stride;
         k->bufs[1] = in.x;
     }
-    ready(l, k);
+    lower_ready(l, k);
 }
 
 static void router_product(struct lower *l)
 {
     const struct plan_mat *m = &l->op->mats[0];
-    const struct plan_weight *w = of_plan(l, m->weight);
-    struct gpu_launch *k = launch(l, GK_router);
-    struct gpu_buf in = buf(l, l->norm ? BUF_X : l->op->in);
+    const struct plan_weight *w = lower_of_plan(l, m->weight);
+    struct gpu_launch *k = lower_launch(l, GK_router);
+    struct gpu_buf in = lower_buf(l, l->norm ? BUF_X : l->op->in);
     k->args.router_ = (struct router_args){.which = l->table, .source = l->norm ? SRC_NORM : SRC_FLOAT, .n_in = w->n_in, .n_out = w->n_out,
                                            .x_stride = in.stride, .eps = l->g->dev.plan->hp.eps, .write_act = l->norm && l->norm_act,
                                            .rows = l->rows};
-    k->n_groups = at_most(l, (u64)w->n_out / GPU_PANEL * router_parts(l, l->op) * ((l->rows + 7) / 8));
+    k->n_groups = lower_at_most(l, (u64)w->n_out / GPU_PANEL * lower_router_parts(l, l->op) * ((l->rows + 7) / 8));
     k->bufs[1] = in.x;
-    k->bufs[2] = l->norm ? weight(l, l->norm->norm) : (struct gpu_ref){0};
-    k->bufs[3] = weight(l, m->weight);
+    k->bufs[2] = l->norm ? lower_weight(l, l->norm->norm) : (struct gpu_ref){0};
+    k->bufs[3] = lower_weight(l, m->weight);
     k->bufs[4] = l->g->route_parts;
     if (k->args.router_.write_act)
-        k->bufs[5] = buf(l, l->norm->out).act;
-    ready(l, k);
+        k->bufs[5] = lower_buf(l, l->norm->out).act;
+    lower_ready(l, k);
 }
 
 static void lower_mat(struct lower *l)
 {
     u32 quant[PLAN_MAX_MATS], plain[PLAN_MAX_MATS], n_quant = 0, n_plain = 0;
     for (u32 m = 0; m < l->op->n_mats; m++)
-        if (quantised(l, l->op->mats[m].weight))
+        if (lower_quantised(l, l->op->mats[m].weight))
             quant[n_quant++] = m;
         else
             plain[n_plain++] = m;
     if (n_quant)
         quantised_product(l, quant, n_quant);
-    if (n_plain && router_parts(l, l->op))
+    if (n_plain && lower_router_parts(l, l->op))
         router_product(l);
     else if (n_plain)
         float_product(l, plain, n_plain);
@@ -378,29 +341,29 @@ static void lower_mat(struct lower *l)
 
 static void lower_embed(struct lower *l)
 {
-    const struct plan_weight *w = of_plan(l, l->op->mats[0].weight);
-    struct gpu_launch *k = launch(l, GK_embed);
-    struct gpu_buf x = buf(l, BUF_X);
+    const struct plan_weight *w = lower_of_plan(l, l->op->mats[0].weight);
+    struct gpu_launch *k = lower_launch(l, GK_embed);
+    struct gpu_buf x = lower_buf(l, BUF_X);
     k->args.embed_ = (struct embed_args){.which = l->table, .rows_at = l->at.rows[l->table], .type = w->tensor->type, .n_in = w->n_in,
                                          .x_stride = x.stride};
-    k->bufs[1] = weight(l, l->op->mats[0].weight);
+    k->bufs[1] = lower_weight(l, l->op->mats[0].weight);
     k->bufs[2] = x.x;
-    ready(l, k);
+    lower_ready(l, k);
 }
 
 static void lower_swiglu(struct lower *l)
 {
     const struct plan_op *before = &l->op[-1], *after = &l->op[1]; /* the product that wrote gate and up, and the one that reads */
-    struct gpu_launch *k = launch(l, GK_swiglu);
-    struct gpu_buf gate = buf(l, BUF_GATE), up = buf(l, BUF_UP);
-    bool act = quantised(l, after->mats[0].weight);
-    k->args.swiglu_ = (struct swiglu_args){.which = l->table, .n = of_plan(l, before->mats[0].weight)->n_out, .stride = gate.stride,
+    struct gpu_launch *k = lower_launch(l, GK_swiglu);
+    struct gpu_buf gate = lower_buf(l, BUF_GATE), up = lower_buf(l, BUF_UP);
+    bool act = lower_quantised(l, after->mats[0].weight);
+    k->args.swiglu_ = (struct swiglu_args){.which = l->table, .n = lower_of_plan(l, before->mats[0].weight)->n_out, .stride = gate.stride,
                                            .ranks = 1, .write_act = act};
     k->bufs[1] = gate.x;
     k->bufs[2] = up.x;
     if (act)
         k->bufs[3] = gate.act;
-    ready(l, k);
+    lower_ready(l, k);
 }
 
 /* ---- attention ---- */
@@ -416,7 +379,7 @@ static struct store_args store_args(const struct lower *l, const struct plan_op 
     return (struct store_args){.rows_at = l->at.rows[0],
                                .n_heads = hp->n_heads, .n_kv = hp->n_kv, .d_head = hp->d_head, .d_rope = hp->d_rope,
                                .neox = hp->rope_neox,
-                               .q_stride = buf(l, BUF_Q).stride, .kv_stride = buf(l, BUF_K).stride,
+                               .q_stride = lower_buf(l, BUF_Q).stride, .kv_stride = lower_buf(l, BUF_K).stride,
                                .has_norm = op->norm != PLAN_NONE, .whole_norm = op->whole_norm,
                                .kv_q8 = l->g->dev.opts.kv == KV_Q8_0,
                                .head_bytes = l->g->head_bytes,
@@ -440,23 +403,23 @@ static void lower_store(struct lower *l)
         l->store = l->op;
         return;
     }
-    struct gpu_launch *k = launch(l, GK_store);
+    struct gpu_launch *k = lower_launch(l, GK_store);
     k->args.store_ = store_args(l, l->op);
-    k->bufs[1] = buf(l, BUF_Q).x;
-    k->bufs[2] = buf(l, BUF_K).x;
-    k->bufs[3] = buf(l, BUF_V).x;
-    k->bufs[4] = weight(l, l->op->norm);
-    k->bufs[5] = weight(l, l->op->norm2);
+    k->bufs[1] = lower_buf(l, BUF_Q).x;
+    k->bufs[2] = lower_buf(l, BUF_K).x;
+    k->bufs[3] = lower_buf(l, BUF_V).x;
+    k->bufs[4] = lower_weight(l, l->op->norm);
+    k->bufs[5] = lower_weight(l, l->op->norm2);
     k->bufs[6] = l->g->rope;
     k->bufs[7] = arena_of(l);
-    ready(l, k);
+    lower_ready(l, k);
 }
 
 static void attend_launch(struct lower *l, enum gpu_kernel kernel)
 {
     const struct hparams *hp = &l->g->dev.plan->hp;
-    struct gpu_launch *k = launch(l, kernel);
-    struct gpu_buf q = buf(l, BUF_Q), att = buf(l, BUF_ATT);
+    struct gpu_launch *k = lower_launch(l, kernel);
+    struct gpu_buf q = lower_buf(l, BUF_Q), att = lower_buf(l, BUF_ATT);
     u32 t = l->table;
     struct attend_args a = {.which = t, .rows_at = l->at.rows[t], .items_at = l->at.items[t], .tiles_at = l->at.tiles[t],
                             .n_heads = hp->n_heads, .n_kv = hp->n_kv, .d_head = hp->d_head,
@@ -476,14 +439,14 @@ static void attend_launch(struct lower *l, enum gpu_kernel kernel)
     if (l->store && kernel == GK_attend) {
         k->kernel = GK_attend_store;
         k->args.attend_store_ = (struct attend_store_args){.attend = a, .store = store_args(l, l->store)};
-        k->bufs[6] = buf(l, BUF_K).x;
-        k->bufs[7] = buf(l, BUF_V).x;
-        k->bufs[8] = weight(l, l->store->norm);
-        k->bufs[9] = weight(l, l->store->norm2);
+        k->bufs[6] = lower_buf(l, BUF_K).x;
+        k->bufs[7] = lower_buf(l, BUF_V).x;
+        k->bufs[8] = lower_weight(l, l->store->norm);
+        k->bufs[9] = lower_weight(l, l->store->norm2);
         k->bufs[10] = l->g->rope;
         l->store = NULL;
     }
-    ready(l, k);
+    lower_ready(l, k);
 }
 
 static void lower_attend(struct lower *l)
@@ -502,294 +465,14 @@ static void lower_keep(struct lower *l)
         return;
     const struct gpu *g = l->g;
     const struct plan *p = g->dev.plan;
-    struct gpu_launch *k = launch(l, GK_keep);
+    struct gpu_launch *k = lower_launch(l, GK_keep);
     k->args.keep_ = (struct keep_args){.rows_at = l->at.rows[1], .n_x = p->bufs[BUF_X].width, .n_q = p->bufs[BUF_Q].width,
                                        .x_stride = g->bufs[BUF_X].stride, .q_stride = g->bufs[BUF_Q].stride};
     k->bufs[1] = g->bufs[BUF_X].x;
     k->bufs[2] = g->bufs[BUF_Q].x;
     k->bufs[3] = g->kept_x.x;
     k->bufs[4] = g->kept_q.x;
-    ready(l, k);
-}
-
-/* ---- experts ---- */
-
-static const struct plan_op *next_of(const struct lower *l, enum plan_kind kind)
-{
-    const struct plan *p = l->g->dev.plan;
-    for (u32 i = l->index + 1; i < p->n_ops; i++)
-        if (p->ops[i].kind == kind)
-            return &p->ops[i];
-    return NULL;
-}
-
-static bool per_row(const struct lower *l)
-{
-    return (l->fused_out && l->rows <= FUSED_OUT) || l->g->dev.opts.experts_per_row;
-}
-
-/* Height of the tiles of pairs, and with it which kernels: 8, 16 or 32, which rows of any length have room for. */
-static u32 tile_rows(const struct lower *l)
-{
-    const struct hparams *hp = &l->g->dev.plan->hp;
-    union gpu_args in = {.experts_in_ = {.n_in = hp->d_model}}, out = {.experts_out_ = {.source = SRC_ACT, .n_in = hp->d_ff_exp}};
-    if (l->fused_out || ((per_row(l) || l->rows <= 64) && fits(l, GK_experts_in_1, &in) && fits(l, GK_experts_out_1, &out)))
-        return 8;
-    return l->rows <= 256 && fits(l, GK_experts_in_2, &in) && fits(l, GK_experts_out_2, &out) ? 16 : 32;
-}
-
-static enum gpu_kernel by_height(const struct lower *l, enum gpu_kernel low, enum gpu_kernel middle, enum gpu_kernel high)
-{
-    return tile_rows(l) == 8 ? low : tile_rows(l) == 16 ? middle : high;
-}
-
-/* What the route that is being lowered does, and of what. */
-static void fill_route(struct lower *l)
-{
-    const struct hparams *hp = &l->g->dev.plan->hp;
-    struct gpu_buf in = buf(l, BUF_ROUTER);
-    u32 parts = router_parts(l, &l->op[-1]);
-    l->route = (struct route_args){.which = l->table, .n_experts = hp->n_experts, .n_used = hp->n_used,
-                                   .stride = parts ? parts * hp->n_experts : in.stride, .n_parts = parts, .parts_stride = hp->n_experts,
-                                   .used_norm = hp->used_norm, .used_scale = hp->used_scale,
-                                   .ids_at = l->g->ids_at, .w_at = l->g->w_at, .pairs_at = l->g->pairs_at, .tiles_at = l->g->tiles_at,
-                                   .tile_rows = tile_rows(l), .per_row = per_row(l), .hits = 1, .hits_at = (u32)l->op->layer};
-    l->route_from = parts ? l->g->route_parts : in.x;
-}
-
-static void route_launch(struct lower *l, enum gpu_kernel kernel)
-{
-    struct gpu_launch *k = launch(l, kernel);
-    k->args.route_ = l->route;
-    k->bufs[1] = l->route_from;
-    k->bufs[2] = l->g->lists;
-    k->bufs[3] = l->g->hits;
-    k->n_groups = kernel == GK_route ? at_most(l, l->rows) : 1; /* a row on each SM, if there are so many, since one SM's share of the cache is little */
-    ready(l, k);
-}
-
-/* Whether few_in and few_out take the experts. */
-static bool few_experts(const struct lower *l)
-{
-    const struct hparams *hp = &l->g->dev.plan->hp;
-    const struct plan_op *in = next_of(l, OP_EXPERTS_IN), *out = next_of(l, OP_EXPERTS_OUT);
-    u32 gate = of_plan(l, in->mats[0].weight)->tensor->type, up = of_plan(l, in->mats[1].weight)->tensor->type;
-    u32 down = of_plan(l, out->mats[0].weight)->tensor->type;
-    union gpu_args a = {.few_in_ = {.in = {.n_in = hp->d_model, .few = l->rows}}},
-                   b = {.experts_out_ = {.n_in = hp->d_ff_exp, .n_used = hp->n_used, .fused = l->rows}};
-    return few_rows(l) && !next_of(l, OP_COMBINE)->shared && gate == up && GPU_FEW_TYPE(gate) && GPU_FEW_TYPE(down) &&
-           hp->d_ff_exp % 32 == 0 && gpu_shm_bytes(GK_few_in, &a) <= l->g->info.shm_bytes &&
-           gpu_shm_bytes(GK_few_out, &b) <= l->g->info.shm_bytes;
-}
-
-/* Whether the few_in that takes them chooses them. */
-static bool few_chooses(const struct lower *l)
-{
-    const struct hparams *hp = &l->g->dev.plan->hp;
-    union gpu_args a = {.few_in_ = {.in = {.n_in = hp->d_model, .few = l->rows}, .choose = 1}};
-    return l->few && GPU_FEW_CHOOSES(hp->n_experts, hp->n_used) && gpu_shm_bytes(GK_few_in, &a) <= l->g->info.shm_bytes;
-}
-
-/* Whether experts_out joins the experts: few rows, and shared memory for all their pairs. */
-static bool fuses(const struct lower *l)
-{
-    const struct hparams *hp = &l->g->dev.plan->hp;
-    const struct plan_op *in = next_of(l, OP_EXPERTS_IN), *out = next_of(l, OP_EXPERTS_OUT), *join = next_of(l, OP_COMBINE);
-    union gpu_args a = {.experts_out_ = {.source = l->fused_act ? SRC_ACT : SRC_FLOAT, .n_in = hp->d_ff_exp, .n_used = hp->n_used, .fused = l->rows}};
-    return l->rows <= FUSED_OUT && !l->c->plain && !join->shared && quantised(l, in->mats[0].weight) &&
-           quantised(l, in->mats[1].weight) && quantised(l, out->mats[0].weight) &&
-           fits(l, GK_experts_out_1, &a);
-}
-
-/* Whether the experts_*_twin kernels take an operation's experts: gate and up of one type, shared memory for their columns. */
-static bool twin(const struct lower *l, const struct plan_op *op)
-{
-    const struct plan_weight *w = of_plan(l, op->mats[0].weight);
-    u32 type = w->tensor->type;
-    for (u32 m = 0; m < op->n_mats; m++)
-        if (!quantised(l, op->mats[m].weight) || of_plan(l, op->mats[m].weight)->tensor->type != type)
-            return false;
-    return l->rows >= TWIN_FROM && l->rows <= TWIN_TO && !l->c->plain && !per_row(l) && GPU_TWIN_TYPE(type) &&
-           !PS_METAL && tile_rows(l) == 8 && GPU_SHM_TWIN(type, w->n_in) <= l->g->info.shm_bytes; /* PS_METAL: act rows in place need none */
-}
-
-static void lower_route(struct lower *l)
-{
-    const struct plan_weight *gate = of_plan(l, next_of(l, OP_EXPERTS_IN)->mats[0].weight);
-    l->fused_act = PS_METAL && GPU_EXPERTS_IN_ACT(gate->n_in, gate->n_out); /* there they need no shared memory */
-    l->few = l->fused_out = false;
-    bool twins = twin(l, next_of(l, OP_EXPERTS_IN)) && twin(l, next_of(l, OP_EXPERTS_OUT));
-    l->few = !twins && few_experts(l);
-    l->choose = few_chooses(l);
-    l->fused_out = l->few || (!twins && fuses(l));
-    fill_route(l);
-    if (l->choose)
-        return;
-    if (l->rows <= ONE_GROUP_ROUTES) {
-        route_launch(l, GK_route_group);
-        return;
-    }
-    route_launch(l, GK_route);
-    route_launch(l, GK_group);
-}
-
-/* Pairs times one matrix of their experts, m, to `to`. per: pairs that share a row of `from`. */
-static void float_pairs(struct lower *l, u32 m, const struct gpu_buf *from, const struct gpu_buf *to, u32 per)
-{
-    const struct plan_mat *mat = &l->op->mats[m];
-    const struct plan_weight *w = of_plan(l, mat->weight);
-    struct gpu_launch *k = launch(l, GK_product_float);
-    k->args.float_ = (struct float_args){.p = {.which = l->table, .source = SRC_FLOAT, .n_in = w->n_in, .x_stride = from->stride, .n_mats = 1,
-                                               .type = {w->tensor->type}, .n_out = {w->n_out}, .y_stride = {to->stride}},
-                                         .per_pair = per > 1 ? 1 : 2, .n_used = l->g->dev.plan->hp.n_used, .ids_at = l->g->ids_at,
-                                         .rows = l->rows};
-    k->bufs[1] = from->x;
-    k->bufs[3] = weight(l, mat->weight);
-    k->bufs[9] = to->x;
-    k->bufs[14] = l->g->lists;
-    ready(l, k);
-}
-
-/* Rows of a class where it has one number of them, else 0. */
-static u32 exact_rows(const struct lower *l)
-{
-    return l->rows <= 2 ? l->rows : 0;
-}
-
-static void quantised_pairs(struct lower *l, u32 m, const struct gpu_buf *from, const struct gpu_buf *to, u32 per)
-{
-    const struct plan_mat *mat = &l->op->mats[m];
-    const struct plan_weight *w = of_plan(l, mat->weight);
-    struct gpu_buf x = buf(l, BUF_X);
-    bool two = l->op->kind == OP_EXPERTS_OUT && twin(l, l->op);
-    struct gpu_launch *k = launch(l, l->few ? GK_few_out : two ? GK_experts_out_twin : by_height(l, GK_experts_out_1, GK_experts_out_2, GK_experts_out_many));
-    bool floats = !l->few && ((l->fused_out && !l->fused_act) || two);
-    k->args.experts_out_ = (struct experts_out_args){.which = l->table, .source = floats ? SRC_FLOAT : SRC_ACT,
-                                                     .n_in = w->n_in, .n_out = w->n_out, .x_stride = from->stride, .y_stride = to->stride,
-                                                     .res_stride = x.stride, .type = w->tensor->type, .n_used = l->g->dev.plan->hp.n_used,
-                                                     .ids_at = l->g->ids_at, .w_at = l->g->w_at, .pairs_at = l->g->pairs_at,
-                                                     .tiles_at = l->g->tiles_at, .per = per, .fused = l->fused_out ? l->rows : 0,
-                                                     .rows = exact_rows(l)};
-    k->bufs[1] = from->x;
-    k->bufs[2] = from->act;
-    k->bufs[3] = weight(l, mat->weight);
-    k->bufs[4] = to->x;
-    k->bufs[5] = l->g->lists;
-    k->bufs[6] = x.x;
-    ready(l, k);
-}
-
-static void pairs_product(struct lower *l, u32 m, const struct gpu_buf *from, const struct gpu_buf *to, u32 per)
-{
-    (quantised(l, l->op->mats[m].weight) ? quantised_pairs : float_pairs)(l, m, from, to, per);
-}
-
-/* gate and up not both of quantised types: one product after the other, then silu(gate) * up. */
-static void apart_experts_in(struct lower *l, bool act_wanted)
-{
-    struct gpu_buf h = buf(l, BUF_H), act = buf(l, BUF_EXP_ACT);
-    pairs_product(l, 0, &h, &act, l->g->dev.plan->hp.n_used);
-    pairs_product(l, 1, &h, &l->g->exp_up, l->g->dev.plan->hp.n_used);
-    struct gpu_launch *k = launch(l, GK_swiglu);
-    k->args.swiglu_ = (struct swiglu_args){.which = l->table, .n = of_plan(l, l->op->mats[0].weight)->n_out, .stride = act.stride,
-                                           .ranks = act.ranks, .write_act = act_wanted};
-    k->bufs[1] = act.x;
-    k->bufs[2] = l->g->exp_up.x;
-    if (act_wanted)
-        k->bufs[3] = act.act;
-    ready(l, k);
-}
-
-static void lower_experts_in(struct lower *l)
-{
-    const struct plan_mat *gate = &l->op->mats[0], *up = &l->op->mats[1];
-    const struct plan_op *out = next_of(l, OP_EXPERTS_OUT);
-    bool act_wanted = quantised(l, out->mats[0].weight) && (!l->fused_out || l->few || l->fused_act) && !twin(l, out);
-    if (!quantised(l, gate->weight) || !quantised(l, up->weight)) {
-        apart_experts_in(l, act_wanted);
-        return;
-    }
-    const struct plan_weight *w = of_plan(l, gate->weight);
-    struct gpu_launch *k = launch(l, l->few ? GK_few_in : twin(l, l->op) ? GK_experts_in_twin : by_height(l, GK_experts_in_1, GK_experts_in_2, GK_experts_in_many));
-    struct gpu_buf h = buf(l, BUF_H), act = buf(l, BUF_EXP_ACT);
-    bool can = k->kernel == GK_experts_in_1 || k->kernel == GK_experts_in_2;
-    bool here = l->few || (act_wanted && !l->c->plain && can && GPU_EXPERTS_IN_ACT(w->n_in, w->n_out)); /* rule 1 by itself */
-    k->args.experts_in_ = (struct experts_in_args){.which = l->table, .n_in = w->n_in, .n_out = w->n_out, .y_stride = act.stride,
-                                                   .type_gate = w->tensor->type, .type_up = of_plan(l, up->weight)->tensor->type,
-                                                   .n_used = l->g->dev.plan->hp.n_used, .pairs_at = l->g->pairs_at,
-                                                   .tiles_at = l->g->tiles_at, .write_act = here, .few = l->rows,
-                                                   .rows = exact_rows(l), .ids_at = l->g->ids_at};
-    k->bufs[1] = h.act;
-    k->bufs[2] = weight(l, gate->weight);
-    k->bufs[3] = weight(l, up->weight);
-    k->bufs[4] = act.x;
-    k->bufs[5] = l->g->lists;
-    if (here)
-        k->bufs[6] = act.act;
-    if (l->choose) { /* few_in's arguments begin with experts_in's */
-        k->args.few_in_.choose = 1;
-        k->args.few_in_.route = l->route;
-        k->bufs[7] = l->route_from;
-        k->bufs[8] = l->g->hits;
-    }
-    ready(l, k);
-    if (act_wanted && !here)
-        norm_launch(l, &act, w->n_out, PLAN_NONE, false, true, &act);
-}
-
-static void lower_experts_out(struct lower *l)
-{
-    struct gpu_buf act = buf(l, BUF_EXP_ACT), out = buf(l, BUF_EXP_OUT);
-    pairs_product(l, 0, &act, &out, 1);
-}
-
-/* Where a norm follows that needs a launch, one does both: its arguments besides. */
-static void norm_besides(struct lower *l, struct gpu_launch *k)
-{
-    struct lower next = *l;
-    struct readers r;
-    next.op = &l->op[1];
-    next.index++;
-    union gpu_args both = {.combine_norm_ = {.norm = {.n = k->args.combine_.n}}};
-    if (!fits(l, GK_combine_norm, &both))
-        return;
-    if (l->c->plain || next.op->kind != OP_NORM || next.op->in != BUF_X || next.op->last != l->op->last || left_to_product(&next, &r))
-        return;
-    struct gpu_buf h = buf(&next, next.op->out);
-    struct combine_args combine = k->args.combine_;
-    r = readers(&next, next.op->out);
-    k->kernel = GK_combine_norm;
-    k->args.combine_norm_ = (struct combine_norm_args){
-        .combine = combine,
-        .norm = {.which = l->table, .n = combine.n, .x_stride = combine.x_stride, .h_stride = h.stride, .has_norm = 1, .write_h = r.floats,
-                 .write_act = r.acts, .ranks = 1, .eps = l->g->dev.plan->hp.eps}};
-    k->n_groups = at_most(l, l->rows);
-    k->bufs[6] = weight(l, next.op->norm);
-    if (r.floats)
-        k->bufs[7] = h.x;
-    if (r.acts)
-        k->bufs[8] = h.act;
-    l->done = next.op;
-}
-
-static void lower_combine(struct lower *l)
-{
-    if (l->fused_out)
-        return;
-    struct gpu_launch *k = launch(l, GK_combine);
-    struct gpu_buf y = buf(l, BUF_EXP_OUT), shared = buf(l, BUF_SHARED), shared_w = buf(l, BUF_SHARED_W), x = buf(l, BUF_X);
-    k->args.combine_ = (struct combine_args){.which = l->table, .n = l->g->dev.plan->hp.d_model, .n_used = l->g->dev.plan->hp.n_used,
-                                             .w_at = l->g->w_at, .y_stride = y.stride, .x_stride = x.stride, .shared = l->op->shared,
-                                             .shared_stride = shared.stride, .shared_w_stride = shared_w.stride};
-    k->bufs[1] = y.x;
-    k->bufs[2] = l->g->lists;
-    if (l->op->shared) {
-        k->bufs[3] = shared.x;
-        k->bufs[4] = shared_w.x;
-    }
-    k->bufs[5] = x.x;
-    norm_besides(l, k);
-    ready(l, k);
+    lower_ready(l, k);
 }
 
 /* ---- the whole ---- */
@@ -798,14 +481,14 @@ static void lower_combine(struct lower *l)
 static void lower_picks(struct lower *l)
 {
     static const enum gpu_kernel KERNELS[] = {GK_pick, GK_pick_join};
-    struct gpu_buf logits = buf(l, BUF_LOGITS);
+    struct gpu_buf logits = lower_buf(l, BUF_LOGITS);
     for (u32 i = 0; i < COUNT(KERNELS); i++) {
-        struct gpu_launch *k = launch(l, KERNELS[i]);
+        struct gpu_launch *k = lower_launch(l, KERNELS[i]);
         k->args.pick_ = (struct pick_args){.which = l->table, .n_vocab = l->g->dev.plan->hp.n_vocab, .stride = logits.stride};
         k->bufs[1] = logits.x;
         k->bufs[2] = l->g->picks;
         k->bufs[3] = l->g->pick_parts;
-        ready(l, k);
+        lower_ready(l, k);
     }
 }
 

@@ -250,7 +250,7 @@ union gpu_args {
     X(store, store)             /* k_store.h */                                                                  \
     X(attend, attend)           /* k_attend.h */                                                                 \
     X(attend_store, attend_store)                                                                                \
-    X(join, attend)                                                                                              \
+    X(join, attend)             /* k_join.h */                                                                   \
     X(prompt, attend)           /* k_prompt.h */                                                                 \
     X(product_1, product)       /* k_product.h: a panel's segments over the SIMD groups */                       \
     X(product_2, product)                                                                                        \

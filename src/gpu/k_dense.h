@@ -277,7 +277,9 @@ KFN void dense_put(struct at at, const u32 n8, CON const struct product_args *a,
     const u32 each = n8 > 2u ? n8 / 2u : 1u, size = 8u * n8 * DENSE_COL; /* outputs of a thread and panel */
     u32 out = m->panel * GPU_PANEL + (at.id & 15u), col = at.id / 16u, n_seg = s->shape.n_seg;
     bool add = a->add && m->m == 0u;
-    DEV float *y = m->y + (u64)(s->row0 + col) * m->y_stride + out, *x = (DEV float *)b.p[12] + (u64)(s->row0 + col) * a->res_stride + out;
+    DEV float *y = m->y + (u64)(s->row0 + col) * m->y_stride + out, *x = 0;
+    if (add)
+        x = (DEV float *)b.p[12] + (u64)(s->row0 + col) * a->res_stride + out;
     SHM const float *sums = s->sums + (n8 == 1u ? col & 7u : col) * DENSE_COL + (at.id & 15u);
     float before[2] = {0.0f, 0.0f};
     BARRIER(at);
@@ -313,7 +315,8 @@ KFN void dense_put(struct at at, const u32 n8, CON const struct product_args *a,
             }
         out += GPU_PANEL;
         y += GPU_PANEL;
-        x += GPU_PANEL;
+        if (add)
+            x += GPU_PANEL;
     }
     BARRIER(at);
 }

@@ -13,13 +13,16 @@
 #include "gpu/k_rows.h"
 #undef KERNEL_FILE
 #define KERNEL_FILE 2
+#include "gpu/k_choose.h"
 #include "gpu/k_route.h"
 #undef KERNEL_FILE
 #define KERNEL_FILE 3
 #include "gpu/k_store.h"
 #undef KERNEL_FILE
 #define KERNEL_FILE 4
+#include "gpu/k_softmax.h"
 #include "gpu/k_attend.h"
+#include "gpu/k_join.h"
 #undef KERNEL_FILE
 #define KERNEL_FILE 5
 #include "gpu/k_prompt.h"
