@@ -2,7 +2,7 @@
 // graph over the weights of 48 layers. All must leave the same bytes.
 //   nvcc -std=c++17 -gencode arch=compute_90a,code=sm_90a -fmad=false -O3 -Isrc -o build/dense bench/dense.cu && build/dense [ROWS...]
 // Microseconds a launch: the old kernel, dense_1, _2, _4; then the same with programmatic dependent launch. Status 1 when bytes differ.
-#include "gpu/kernels.h"
+#include "cuda_bench.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -33,35 +33,7 @@ __global__ void e_norm(const __grid_constant__ union gpu_args a, const __grid_co
     k_norm(at, &a.norm_, b, shm);
 }
 
-#define OK(call)                                                                                                        \
-    do {                                                                                                                \
-        cudaError_t e_ = (call);                                                                                        \
-        if (e_ != cudaSuccess) {                                                                                        \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(e_));                                                 \
-            exit(1);                                                                                                    \
-        }                                                                                                               \
-    } while (0)
-
 enum { LAYERS = 48, D = 2048, KV = 512, O_IN = 4096, VOCAB = 151936, MAX_ROWS = 64 };
-
-__global__ void fill(u32 *p, u64 n, u32 seed, bool floats)
-{
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
-        u32 x = (u32)i * 2654435761u + seed;
-        x ^= x >> 15;
-        x *= 2246822519u;
-        x ^= x >> 13;
-        p[i] = floats ? __float_as_uint((float)(i32)x * 4.6566e-10f) : x & 0x3BFF3BFFu; // in [-1, 1); halves below 1
-    }
-}
-
-static u8 *device(u64 bytes, bool floats)
-{
-    u8 *p;
-    OK(cudaMalloc(&p, bytes));
-    fill<<<1024, 256>>>((u32 *)p, bytes / 4, (u32)bytes, floats);
-    return p;
-}
 
 typedef void kernel(const union gpu_args, const struct bufs);
 

@@ -3,7 +3,7 @@
 // Microseconds. "alone": a launch of experts_in, and of experts_out, in a CUDA graph of 48, plain and with dependent launch: instructions stay where they are.
 // "in a layer": from the first group's begin to the last one's end by the clock of the chip, in a graph of a stand-in for routing, experts_in, experts_out,
 // combine_norm for each layer: what a step meets. "layer": the four, plain and with dependent launch. Status 1 when bytes differ from experts_in_1's or _out_1's.
-#include "gpu/kernels.h"
+#include "cuda_bench.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -43,28 +43,8 @@ static __device__ ull now(void)
 X(experts_in_1, experts_in) X(experts_out_1, experts_out) X(experts_in_twin, experts_in) X(experts_out_twin, experts_out) X(combine_norm, combine_norm) X(norm, norm)
 #undef X
 
-#define OK(call)                                                                                                        \
-    do {                                                                                                                \
-        cudaError_t e_ = (call);                                                                                        \
-        if (e_ != cudaSuccess) {                                                                                        \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(e_));                                                 \
-            exit(1);                                                                                                    \
-        }                                                                                                               \
-    } while (0)
-
 enum { LAYERS = 48, D = 2048, FF = 768, EXPERTS = 128, USED = 8, MAX_ROWS = 64, LIST = 65536, CLOCK = 1024 };
 enum { IDS = 0, PAIRS = 16384, TILES = 32768, RANK_W = 49152 }; // of a layer's route lists
-
-__global__ void fill(u32 *p, u64 n, u32 seed, bool floats)
-{
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
-        u32 x = (u32)i * 2654435761u + seed;
-        x ^= x >> 15;
-        x *= 2246822519u;
-        x ^= x >> 13;
-        p[i] = floats ? __float_as_uint((float)(i32)x * 4.6566e-10f) : x & 0x3BFF3BFFu; // in [-1, 1); halves below 1
-    }
-}
 
 // What routing leaves in the cache: the layer's lists and act rows, written anew.
 __global__ void routing(volatile u32 *lists, volatile u32 *act, u32 n_act)
@@ -74,14 +54,6 @@ __global__ void routing(volatile u32 *lists, volatile u32 *act, u32 n_act)
         lists[part * (LIST / 4) + threadIdx.x] = lists[part * (LIST / 4) + threadIdx.x];
     for (u32 i = threadIdx.x; i < n_act; i += blockDim.x)
         act[i] = act[i];
-}
-
-static u8 *device(u64 bytes, bool floats)
-{
-    u8 *p;
-    OK(cudaMalloc(&p, bytes));
-    fill<<<1024, 256>>>((u32 *)p, bytes / 4, (u32)bytes, floats);
-    return p;
 }
 
 static u64 matrix(u32 n_in, u32 n_out)

@@ -4,7 +4,7 @@
 // Microseconds a launch: the old kernel with 1 and 2 groups an SM, k_few.h's with 1 and 2, and the same with programmatic dependent launch, where a
 // kernel's weights may come while the one before it ends. "layer": the four in a row, as a step has them without attention and router.
 // -DGPU_FEW_TILES=2u: another number of weight tiles in registers. -DGROUPS=1: registers for one group an SM. Status 1 when bytes differ.
-#include "gpu/kernels.h"
+#include "cuda_bench.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -30,36 +30,8 @@ X(product_1, product) X(experts_in_1, experts_in) X(experts_out_1, experts_out) 
 X(few_1, product) X(few_2, product) X(few_4, product) X(few_in, few_in) X(few_out, experts_out)
 #undef X
 
-#define OK(call)                                                                                                        \
-    do {                                                                                                                \
-        cudaError_t e_ = (call);                                                                                        \
-        if (e_ != cudaSuccess) {                                                                                        \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(e_));                                                 \
-            exit(1);                                                                                                    \
-        }                                                                                                               \
-    } while (0)
-
 enum { LAYERS = 48, D = 2048, QKV = 5120, O_IN = 4096, FF = 768, EXPERTS = 128, USED = 8, VOCAB = 151936, MAX_ROWS = 8, LIST = 65536 };
 enum { IDS = 0, PAIRS = 16384, TILES = 32768, RANK_W = 49152 }; // of a layer's route lists
-
-__global__ void fill(u32 *p, u64 n, u32 seed, bool floats)
-{
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
-        u32 x = (u32)i * 2654435761u + seed;
-        x ^= x >> 15;
-        x *= 2246822519u;
-        x ^= x >> 13;
-        p[i] = floats ? __float_as_uint((float)(i32)x * 4.6566e-10f) : x & 0x3BFF3BFFu; // in [-1, 1); halves below 1
-    }
-}
-
-static u8 *device(u64 bytes, bool floats)
-{
-    u8 *p;
-    OK(cudaMalloc(&p, bytes));
-    fill<<<1024, 256>>>((u32 *)p, bytes / 4, (u32)bytes, floats);
-    return p;
-}
 
 typedef void kernel(const union gpu_args, const struct bufs);
 

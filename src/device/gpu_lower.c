@@ -2,10 +2,10 @@
  * alone, and never shows in a result:
  *
  *   rows      products      norm                         experts
- *   1         product_1     in the product that reads    a pair by itself; the output
+ *   1         few_1         in the product that reads    a pair by itself; the output
  *                           h, when all who read it can  joins them
- *   2         "             a launch                     "
- *   3, 4      "             "                            two weight tiles at a time; where _twin does not do as above
+ *   2         few_2         a launch                     "
+ *   3, 4      few_4         "                            two weight tiles at a time; where _twin does not do as above
  *   5-8       dense_1       "                            "; or tiles of 8 pairs
  *   9-16      dense_1, _2   "                            "
  *   17-64     dense_4       "                            "
