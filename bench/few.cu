@@ -27,7 +27,7 @@
         k_##name(at, &a.args##_, b, shm);                                                                               \
     }
 X(product_1, product) X(experts_in_1, experts_in) X(experts_out_1, experts_out) X(norm, norm)
-X(few_1, product) X(few_2, product) X(few_4, product) X(few_in, few_in) X(few_out, experts_out)
+X(few_1, product) X(few_2, product) X(few_4, product) X(few_in, few_in) X(few_out, few_out)
 #undef X
 
 enum { LAYERS = 48, D = 2048, QKV = 5120, O_IN = 4096, FF = 768, EXPERTS = 128, USED = 8, VOCAB = 151936, MAX_ROWS = 8, LIST = 65536 };

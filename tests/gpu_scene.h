@@ -473,7 +473,7 @@ static float any_logit(u32 kind)
                        : check_plain() * 8.0f;
 }
 
-/* What few_in chooses from, in slot 7, and where it says what it chose: 5 and 8. ids and w: (rows, n_used), what it shall choose. */
+/* What few_in and few_out choose from, in slot 7, and where few_in says what it chose: 5 and 8. ids and w: (rows, n_used), what it shall choose. */
 static void make_choice(struct scene *s, struct route_args *a, struct routing *r, u32 rows, u32 n_experts, u32 *ids, float *w)
 {
     u32 parts = check_below(3) ? 1 + check_below(11) : 0, stride = parts ? parts * n_experts : GPU_STRIDE(n_experts);
@@ -595,7 +595,7 @@ static void expect_experts_out(struct scene *s, const struct experts_out_args *a
                                const struct routing *to, const struct rows *r)
 {
     float *y = some((u64)to->pairs, (128 + GPU_PANEL) * sizeof *y);
-    const float *rank[3];
+    const float *rank[8];
     for (u32 i = 0; i < to->pairs; i++)
         multiply(down, to->ids[i], &r->act[i / a->per], y + i * (128 + GPU_PANEL));
     for (u32 i = 0; i < to->pairs && !a->fused; i++)
@@ -617,8 +617,21 @@ static void try_experts_out(enum gpu_kernel kernel, const char *name, u32 type, 
     struct rows r;
     struct routing to;
     u32 n_in = any_in(type), n_out = any_out(), rows = any_rows(fused ? 8 : 70, (u64)2 * n_in * n_out);
+    bool choose = kernel == GK_few_out && check_below(3);
+    struct route_args *route = &s.args.few_out_.route;
+    u32 ids[64], n_experts = (u64)n_in * n_out <= 4096 && check_below(2) ? 128 : 4 + 4 * check_below(3);
+    float w[64];
     inputs(&s, rows, &a->which);
-    make_routing(&s, 5, &to, rows, tile_rows);
+    if (choose) { /* the weights are there, the ids are not */
+        s.args.few_out_.choose = 1;
+        route->which = a->which;
+        make_choice(&s, route, &to, rows, n_experts, ids, w);
+        memcpy(s.at[5] + route->w_at, w, to.pairs * sizeof *w);
+        to.w_at = route->w_at;
+        to.ids_at = to.pairs_at = to.tiles_at = POISON;
+    } else {
+        make_routing(&s, 5, &to, rows, tile_rows);
+    }
     if (PS_METAL && !fused && kernel != GK_experts_out_twin) /* there floats are for fused ones only (args.h) */
         source = SRC_ACT;
     u32 per = fused || check_below(3) ? 1 : to.n_used, most = fused ? rows + check_below(9 - rows) : 0;
@@ -654,8 +667,8 @@ static void try_experts_out(enum gpu_kernel kernel, const char *name, u32 type, 
     }
     snapshot(&s);
     expect_experts_out(&s, a, &down, &to, &r);
-    snprintf(s.what, sizeof s.what, "%s %s from %s%s, per %u, n_in %u, n_out %u, %u of %u experts", name,
-             dtype_info(type)->name, source == SRC_ACT ? "act" : "floats", fused ? ", fused" : "", per, n_in, n_out,
+    snprintf(s.what, sizeof s.what, "%s%s %s from %s%s, per %u, n_in %u, n_out %u, %u of %u experts", name,
+             choose ? ", experts chosen," : "", dtype_info(type)->name, source == SRC_ACT ? "act" : "floats", fused ? ", fused" : "", per, n_in, n_out,
              to.n_used, to.n_experts);
     launch(&s, kernel);
     free(down.cpu);

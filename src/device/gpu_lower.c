@@ -80,6 +80,11 @@ u32 lower_at_most(const struct lower *l, u64 units)
     return (u32)min_u64(units ? units : 1, l->g->info.n_groups);
 }
 
+u32 lower_alone(const struct lower *l, u64 units)
+{
+    return (u32)min_u64(units ? units : 1, (l->g->info.n_groups + 1) / 2); /* the grid is for two an SM */
+}
+
 /* Rule 1 of a buffer's rows of n floats (and the norm before it). */
 void lower_norm_launch(struct lower *l, const struct gpu_buf *from, u32 n, i32 norm, bool write_h, bool write_act, const struct gpu_buf *to)
 {
@@ -229,17 +234,22 @@ static enum gpu_kernel few_product(const struct lower *l, const union gpu_args *
     return takes ? k : GK_COUNT;
 }
 
+static u32 panels_of_all(const struct product_args *a)
+{
+    u32 panels = 0;
+    for (u32 m = 0; m < a->n_mats; m++)
+        panels += (a->n_out[m] + GPU_PANEL - 1) / GPU_PANEL;
+    return panels;
+}
+
 /* That of k_dense.h's which takes this product. GK_COUNT: none does. */
 static enum gpu_kernel dense_product(const struct lower *l, const union gpu_args *args)
 {
     const struct product_args *a = &args->product_;
     bool takes = !PS_METAL && !l->c->plain && a->source == SRC_ACT && l->rows >= DENSE_FROM && l->rows <= DENSE_TO;
-    u32 panels = 0;
-    for (u32 m = 0; m < a->n_mats; m++) {
+    for (u32 m = 0; m < a->n_mats; m++)
         takes &= GPU_FEW_TYPE(a->type[m]);
-        panels += (a->n_out[m] + GPU_PANEL - 1) / GPU_PANEL;
-    }
-    bool low = l->rows <= 8 || (l->rows <= 16 && panels <= l->g->info.n_groups); /* few panels: more units of fewer rows */
+    bool low = l->rows <= 8 || (l->rows <= 16 && panels_of_all(a) <= l->g->info.n_groups); /* few panels: more units of fewer rows */
     enum gpu_kernel k = low ? GK_dense_1 : l->rows <= 16 ? GK_dense_2 : GK_dense_4;
     while (takes && k != GK_dense_1 && !lower_fits(l, k, args))
         k--;
@@ -285,7 +295,7 @@ static void quantised_product(struct lower *l, const u32 *mats, u32 n)
     k->kernel = product_kernel(l, &k->args);
     a->rows = l->rows;
     if (GPU_ALONE(k->kernel))
-        k->n_groups = (k->n_groups + 1) / 2; /* the grid is for two an SM */
+        k->n_groups = lower_alone(l, k->kernel < GK_dense_1 ? panels_of_all(a) : ~(u64)0);
     lower_ready(l, k);
 }
 

@@ -45,6 +45,8 @@ struct gpu_launch *lower_launch(struct lower *l, enum gpu_kernel kernel);
 void lower_ready(struct lower *l, struct gpu_launch *n);
 /* Groups for so many units of work: as many as run at once, at most. */
 u32 lower_at_most(const struct lower *l, u64 units);
+/* The same for kernels of one group an SM (GPU_ALONE). */
+u32 lower_alone(const struct lower *l, u64 units);
 struct gpu_ref lower_weight(const struct lower *l, i32 index);
 const struct plan_weight *lower_of_plan(const struct lower *l, i32 index);
 bool lower_quantised(const struct lower *l, i32 index);

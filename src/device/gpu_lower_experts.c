@@ -69,12 +69,14 @@ static bool few_experts(const struct lower *l)
            gpu_shm_bytes(GK_few_out, &b) <= l->g->info.shm_bytes;
 }
 
-/* Whether the few_in that takes them chooses them. */
+/* Whether the few_in that takes them chooses them, and few_out does too. */
 static bool few_chooses(const struct lower *l)
 {
     const struct hparams *hp = &l->g->dev.plan->hp;
-    union gpu_args a = {.few_in_ = {.in = {.n_in = hp->d_model, .few = l->rows}, .choose = 1}};
-    return l->few && GPU_FEW_CHOOSES(hp->n_experts, hp->n_used) && gpu_shm_bytes(GK_few_in, &a) <= l->g->info.shm_bytes;
+    union gpu_args a = {.few_in_ = {.in = {.n_in = hp->d_model, .few = l->rows}, .choose = 1}},
+                   b = {.few_out_ = {.out = {.n_in = hp->d_ff_exp, .n_used = hp->n_used, .fused = l->rows}, .choose = 1}};
+    return l->few && GPU_FEW_CHOOSES(hp->n_experts, hp->n_used) && gpu_shm_bytes(GK_few_in, &a) <= l->g->info.shm_bytes &&
+           gpu_shm_bytes(GK_few_out, &b) <= l->g->info.shm_bytes;
 }
 
 /* Whether experts_out joins the experts: few rows, and shared memory for all their pairs. */
@@ -163,6 +165,14 @@ static void quantised_pairs(struct lower *l, u32 m, const struct gpu_buf *from, 
     k->bufs[4] = to->x;
     k->bufs[5] = l->g->lists;
     k->bufs[6] = x.x;
+    if (k->kernel == GK_few_out) {
+        k->n_groups = lower_at_most(l, (u64)l->rows * ((w->n_out + GPU_PANEL - 1) / GPU_PANEL));
+        if (l->choose) { /* few_out's arguments begin with experts_out's */
+            k->args.few_out_.choose = 1;
+            k->args.few_out_.route = l->route;
+            k->bufs[7] = l->route_from;
+        }
+    }
     lower_ready(l, k);
 }
 
@@ -213,6 +223,8 @@ void lower_experts_in(struct lower *l)
     k->bufs[5] = l->g->lists;
     if (here)
         k->bufs[6] = act.act;
+    if (l->few) /* by blocks of 32 outputs of a pair; one more group puts down what was chosen */
+        k->n_groups = lower_at_most(l, (u64)l->rows * l->g->dev.plan->hp.n_used * ((w->n_out + 31) / 32) + l->choose);
     if (l->choose) { /* few_in's arguments begin with experts_in's */
         k->args.few_in_.choose = 1;
         k->args.few_in_.route = l->route;

@@ -105,7 +105,7 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     case GK_few_in:
         return args->few_in_.choose ? GPU_SHM_FEW_CHOOSE(args->few_in_.in.few, args->few_in_.in.n_in) : GPU_SHM_FEW_IN(args->few_in_.in.few, args->few_in_.in.n_in);
     case GK_few_out:
-        return GPU_SHM_FEW_OUT(out->fused, out->n_used, out->n_in);
+        return args->few_out_.choose ? GPU_SHM_FEW_OUT_CHOOSE(out->fused, out->n_used, out->n_in) : GPU_SHM_FEW_OUT(out->fused, out->n_used, out->n_in);
     case GK_route:
     case GK_group:
     case GK_route_group:

@@ -146,8 +146,8 @@ struct experts_in_args {
 };
 #define GPU_EXPERTS_IN_ACT(n_in, n_out) ((n_in) > 1792u && (n_out) % 32u == 0u)
 
-/* experts_in of few rows; choose: and their route besides (GPU_FEW_CHOOSES). Each group chooses for itself the experts of the rows that it has work for, and one
- * writes what of the lists few_out reads: ids and weights, not pairs and tiles.
+/* experts_in of few rows; choose: and their route besides (GPU_FEW_CHOOSES). Each group chooses for itself the experts of the rows that it has work for, and the last, which
+ * the grid has besides those that the units need, writes what of the lists few_out reads: ids and weights, not pairs and tiles.
  * Buffers as experts_in_args; choose: 5 route lists out, 7 logits or parts, as 1 of route_args, 8 hits out. */
 struct few_in_args {
     struct experts_in_args in;
@@ -168,6 +168,14 @@ struct experts_out_args {
     u32 per;           /* pairs that share a row of buffers 1 and 2: 1, or n_used where the rows are the table's */
     u32 fused;         /* 0, or the most rows there are */
     u32 rows;          /* few_out: how many rows there are, or 0: as the inputs say */
+};
+
+/* experts_out of few rows, joined; choose: each group finds once more the ids that few_in chose, so that its weights are on the way before few_in has ended.
+ * Buffers as experts_out_args; choose: 7 logits or parts, as few_in's. */
+struct few_out_args {
+    struct experts_out_args out;
+    u32 choose;
+    struct route_args route;
 };
 
 /* x = x + sum over ranks of w * y (rule 8), a shared expert last: sigmoid(shared_w) * shared.
@@ -226,6 +234,7 @@ union gpu_args {
     struct experts_in_args experts_in_;
     struct few_in_args few_in_;
     struct experts_out_args experts_out_;
+    struct few_out_args few_out_;
     struct combine_args combine_;
     struct combine_norm_args combine_norm_;
     struct swiglu_args swiglu_;
@@ -269,7 +278,7 @@ union gpu_args {
     X(few_2, product)                                                                                            \
     X(few_4, product)                                                                                            \
     X(few_in, few_in)           /* k_few_experts.h: every pair by itself; few_out joins */                       \
-    X(few_out, experts_out)                                                                                      \
+    X(few_out, few_out)                                                                                          \
     X(dense_1, product)         /* k_dense.h: act rows; a segment a SIMD group */                                \
     X(dense_2, product)                                                                                          \
     X(dense_4, product)                                                                                          \
@@ -320,7 +329,7 @@ enum gpu_kernel {
     X(few_2, "rrrrrrrrrwwwxw")                                                                                   \
     X(few_4, "rrrrrrrrrwwwxw")                                                                                   \
     X(few_in, "rrrrwxwrw")                                                                                       \
-    X(few_out, "rrrr-rx")                                                                                        \
+    X(few_out, "rrrr-rxr")                                                                                       \
     X(dense_1, "rr-rrrrrrwwwx")                                                                                  \
     X(dense_2, "rr-rrrrrrwwwx")                                                                                  \
     X(dense_4, "rr-rrrrrrwwwx")                                                                                  \
@@ -336,11 +345,14 @@ enum gpu_kernel {
 
 /* Kernels that have fetched what the launch before them does not write when they wait for it (IN_TURN, gpu.h). */
 #define GPU_LOADS_FIRST(kernel)                                                                                  \
-    ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_product_1 || (kernel) == GK_product_2 || \
+    ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_few_in || (kernel) == GK_few_out || (kernel) == GK_product_1 || (kernel) == GK_product_2 || \
      (kernel) == GK_attend_store || (kernel) == GK_router || (kernel) == GK_norm || (kernel) == GK_combine_norm || \
      (kernel) == GK_dense_1 || (kernel) == GK_dense_2 || (kernel) == GK_dense_4 || (kernel) == GK_experts_out_twin)
 
-/* Kernels whose grid is one group an SM, not two: dense_4 fills its registers; beside dense_1 and _2 the next launch's groups begin. */
-#define GPU_ALONE(kernel) ((kernel) == GK_dense_1 || (kernel) == GK_dense_2 || (kernel) == GK_dense_4)
+/* Kernels whose grid is one group an SM at most, not two: dense_4 fills its registers; beside the others the next launch's groups begin, and have their weights on the
+ * way long before their turn. */
+#define GPU_ALONE(kernel)                                                                                        \
+    ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_dense_1 || \
+     (kernel) == GK_dense_2 || (kernel) == GK_dense_4)
 
 #endif

@@ -103,6 +103,14 @@ KFN u32 simd_ballot(struct at at, u32 v) { return __ballot_sync(~0u, v); }
 KFN i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((int)a, (int)b, c); }
 KFN float sqrt_rn(float x) { return __fsqrt_rn(x); }
 KFN float div_rn(float a, float b) { return __fdiv_rn(a, b); }
+/* 1 / x, rounded to nearest, of an x with 11 significant bits between 2^-60 and 2^126: one step of Newton's from what the chip finds, which is exact but for numbers
+ * whose 24 bits are all ones; no branch for numbers that are out of range. */
+KFN float reciprocal_11(float x)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return __fmaf_rn(r, __fmaf_rn(-x, r, 1.0f), r);
+}
 KFN float div_near(float a, float b) { return __fdividef(a, b); } /* within two units in the last place: for split_u32 alone */
 KFN u32 popcount(u32 v) { return (u32)__popc(v); }
 /* Of words to which several threads may add at once; what stood there is not told, since that would depend on the order. */
@@ -339,6 +347,7 @@ KFN i32 dot4(u32 a, u32 b, i32 c)
 }
 KFN float sqrt_rn(float x) { return sqrtf(x); }
 KFN float div_rn(float a, float b) { return a / b; }
+KFN float reciprocal_11(float x) { return 1.0f / x; }
 KFN float div_near(float a, float b) { return a / b; }
 KFN float half_value(u32 h) { return ex_half(h); }
 KFN u32 popcount(u32 v) { return (u32)__builtin_popcount(v); }

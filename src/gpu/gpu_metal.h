@@ -109,6 +109,7 @@ KFN i32 dot4(u32 a, u32 b, i32 c)
 
 KFN float sqrt_rn(float x) { return precise::sqrt(x); }
 KFN float div_rn(float a, float b) { return precise::divide(a, b); }
+KFN float reciprocal_11(float x) { return precise::divide(1.0f, x); }
 KFN float div_near(float a, float b) { return precise::divide(a, b); }
 
 /* As ex_half, with a subtraction, exact, where that converts an integer: a denormal's bits under the exponent of

@@ -8,6 +8,14 @@
 #ifndef PS_K_ACT_H
 #define PS_K_ACT_H
 
+/* x / 127, rounded to nearest: the quotient by a rounded 1 / 127 and its remainder (compared with x / 127 for all of them). */
+KFN float act_over_127(float x)
+{
+    const float part = 1.0f / 127.0f;
+    float q = x * part;
+    return EX_FMA(EX_FMA(-127.0f, q, x), part, q);
+}
+
 /* v[0..4): a lane's elements. Returns its word of integers; *d the block's scale, *sum the sum of its integers: the same in its eight
  * lanes. A block of zeros gives zeros, a block with a NaN or an infinity zeros and d = NaN. All 32 lanes call. */
 KFN u32 act_quantise_8(struct at at, THR const float *v, THR float *d, THR i32 *sum)
@@ -24,9 +32,9 @@ KFN u32 act_quantise_8(struct at at, THR const float *v, THR float *d, THR i32 *
         top = u > top ? u : top;
     }
     u32 finite = top < 0x7F800000u;
-    float scale = ex_round11(div_rn(EX_FLOAT(finite ? top : 0), 127.0f));
+    float scale = ex_round11(act_over_127(EX_FLOAT(finite ? top : 0)));
     u32 some = scale >= EX_TINY_SCALE;
-    float r = div_rn(1.0f, some ? scale : 1.0f);
+    float r = reciprocal_11(some ? scale : 1.0f);
     /* v * r + magic has the integer in its lowest bits: 0x4B400000 + q, |q| <= 127 (0 where there is no scale). */
     u32 word = 0;
     UNROLL
@@ -47,9 +55,9 @@ KFN i32 act_quantise_32(struct at at, float v, THR float *d, THR i32 *sum)
 {
     u32 top = simd_max_u32(at, EX_BITS(v) & 0x7FFFFFFFu);
     u32 finite = top < 0x7F800000u;
-    float scale = ex_round11(div_rn(EX_FLOAT(finite ? top : 0), 127.0f));
+    float scale = ex_round11(act_over_127(EX_FLOAT(finite ? top : 0)));
     u32 some = scale >= EX_TINY_SCALE;
-    float r = div_rn(1.0f, some ? scale : 1.0f);
+    float r = reciprocal_11(some ? scale : 1.0f);
     i32 q = some ? (i32)EX_BITS(v * r + EX_MAGIC) - 0x4B400000 : 0;
     *sum = simd_sum_i32(at, q);
     *d = !finite ? EX_FLOAT(0x7FC00000u) : some ? scale : 0.0f;

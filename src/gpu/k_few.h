@@ -302,30 +302,54 @@ KFN void few_copy(struct at at, SHM float *to, DEV const float *from, u32 n)
     }
 }
 
-/* The same words of it by rule 1 into region `to` (and an act row); with w: normalised first, r the row's scale. x and w are rows of n_pad. */
+/* The same words of it by rule 1 into region `to` (and an act row); with w: normalised first, r the row's scale. x and w are rows of n_pad. Two words of a thread at a
+ * time: each waits for its block's largest. */
 KFN void few_put_floats(struct at at, SHM u32 *to, u32 n_in, SHM const float *x, SHM const float *w, float r, DEV u32 *act)
 {
     u32 n_pad = GPU_PAD(n_in), blocks = n_pad / 32u;
     NO_UNROLL
-    for (u32 i = at.id; i < n_pad / 4u; i += GPU_THREADS) { /* n_pad / 4 is a multiple of 64: whole SIMD groups */
-        float f[4] = {0.0f, 0.0f, 0.0f, 0.0f}, d;
-        if (4u * i < n_in) { /* what fills up a row stays zero, also where r is a NaN */
+    for (u32 i0 = at.id; i0 < n_pad / 4u; i0 += 2u * GPU_THREADS) { /* n_pad / 4 is a multiple of 64: whole SIMD groups */
+        float f[2][4], d[2];
+        i32 sum[2];
+        u32 word[2];
+        UNROLL
+        for (u32 j = 0; j < 2u; j++) {
+            u32 i = i0 + j * GPU_THREADS;
             UNROLL
             for (u32 k = 0; k < 4u; k++)
-                f[k] = w ? ex_flush(x[4u * i + k] * r * w[4u * i + k]) : x[4u * i + k];
+                f[j][k] = 0.0f;
+            if (4u * i < n_in) { /* what fills up a row stays zero, also where r is a NaN */
+                w4 v = *(SHM const w4 *)(x + 4u * i), u = v;
+                if (w)
+                    u = *(SHM const w4 *)(w + 4u * i);
+                f[j][0] = EX_FLOAT(v.x), f[j][1] = EX_FLOAT(v.y), f[j][2] = EX_FLOAT(v.z), f[j][3] = EX_FLOAT(v.w);
+                if (w) {
+                    f[j][0] = ex_flush(f[j][0] * r * EX_FLOAT(u.x));
+                    f[j][1] = ex_flush(f[j][1] * r * EX_FLOAT(u.y));
+                    f[j][2] = ex_flush(f[j][2] * r * EX_FLOAT(u.z));
+                    f[j][3] = ex_flush(f[j][3] * r * EX_FLOAT(u.w));
+                }
+            }
         }
-        i32 sum;
-        u32 word = act_quantise_8(at, f, &d, &sum), b = i / 8u, at_word = act_word(b, i % 8u);
-        to[at_word] = word;
-        if (act)
-            act[at_word] = word;
-        if (i % 8u == 0u) {
-            SHM u32 *s = to + STAGE_STRIDE(n_pad) + 2u * b;
-            s[0] = EX_BITS(d);
-            s[1] = (u32)sum;
-            if (act) {
-                act[n_pad / 4u + b] = EX_BITS(d);
-                act[n_pad / 4u + blocks + b] = (u32)sum;
+        UNROLL
+        for (u32 j = 0; j < 2u; j++)
+            word[j] = act_quantise_8(at, f[j], &d[j], &sum[j]);
+        UNROLL
+        for (u32 j = 0; j < 2u; j++) {
+            u32 i = i0 + j * GPU_THREADS, b = i / 8u, at_word = act_word(b, i % 8u);
+            if (i >= n_pad / 4u)
+                continue;
+            to[at_word] = word[j];
+            if (act)
+                act[at_word] = word[j];
+            if (i % 8u == 0u) {
+                SHM u32 *s = to + STAGE_STRIDE(n_pad) + 2u * b;
+                s[0] = EX_BITS(d[j]);
+                s[1] = (u32)sum[j];
+                if (act) {
+                    act[n_pad / 4u + b] = EX_BITS(d[j]);
+                    act[n_pad / 4u + blocks + b] = (u32)sum[j];
+                }
             }
         }
     }
@@ -353,13 +377,11 @@ KFN float few_norm_of(struct at at, SHM const float *x, u32 n, float eps)
     return div_rn(1.0f, sqrt_rn(div_rn(simd_tree(at, s), (float)(i32)n) + eps));
 }
 
-/* Rows of floats, one after another, with their norm or not. here: x, norm weights, the scale. */
+/* Rows of floats, one after another, with their norm or not. here: x, norm weights (there already), the scale. */
 KFN void few_stage_rows(struct at at, SHM u32 *shm, CON const struct product_args *a, struct bufs b, u32 n_rows, SHM float *here)
 {
     u32 n_pad = GPU_PAD(a->n_in);
     SHM float *w = a->source == SRC_NORM ? here + n_pad : (SHM float *)0, *scale = here + 2u * n_pad;
-    if (w)
-        few_copy(at, w, (DEV const float *)b.p[2], a->n_in);
     NO_UNROLL
     for (u32 c = 0; c < n_rows; c++) {
         DEV u32 *act = a->write_act && at.group == 0u ? (DEV u32 *)b.p[13] + (u64)c * (GPU_ACT_BYTES(a->n_in) / 4u) : (DEV u32 *)0;
@@ -492,6 +514,11 @@ KFN void few_product(struct at at, const u32 rows, CON const struct product_args
     u32 from, to, n_rows = rows, turn = 0, end;
     bool fresh = true;
     struct product_mat m;
+    if (a->source == SRC_NORM) {
+        struct few_shape s;
+        few_shape_of(rows, a, shm, &s);
+        few_copy(at, s.here + s.n_pad, (DEV const float *)b.p[2], a->n_in);
+    }
     share_units(at, panels_of(a->n_out[0]) + (a->n_mats > 1u ? panels_of(a->n_out[1]) : 0u) + (a->n_mats > 2u ? panels_of(a->n_out[2]) : 0u), &from, &to);
     NO_UNROLL
     for (u32 p = from; p < to;) {

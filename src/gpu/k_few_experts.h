@@ -49,7 +49,7 @@ KFN void few_out_place(THR const struct few_experts *e, u32 unit, u32 count, u32
 {
     u32 which = split_u32(k, e->n_seg, &p->seg), rank, u, item = split_u32(which, e->n_used, &rank);
     u32 pair = split_u32(unit + least_u32(item, count - 1u), e->n_panels, &u) * e->n_used + rank;
-    p->tile = ((e->ids[pair] * e->n_panels + u) * e->n_seg + p->seg) * 2u;
+    p->tile = ((few_id(e, pair) * e->n_panels + u) * e->n_seg + p->seg) * 2u;
     p->x = GPU_FEW_STAGE + (pair - e->row0) * e->region;
 }
 
@@ -69,7 +69,7 @@ KFN void few_out_ahead(struct at at, THR const struct few_experts *e, u32 unit, 
     NO_UNROLL
     for (u32 i = at.simd; i < count * e->n_used; i += GPU_SIMDS) {
         u32 rank, u, item = split_u32(i, e->n_used, &rank), pair = split_u32(unit + item, e->n_panels, &u) * e->n_used + rank;
-        few_ahead(few_tile_at(e, (e->ids[pair] * e->n_panels + u) * e->n_seg * 2u), e->n_seg * e->bytes, at.lane, 32u);
+        few_ahead(few_tile_at(e, (few_id(e, pair) * e->n_panels + u) * e->n_seg * 2u), e->n_seg * e->bytes, at.lane, 32u);
     }
 }
 
@@ -159,24 +159,21 @@ KFN u32 few_hits(struct at at, SHM const u32 *chosen, u32 n)
     return hits;
 }
 
-/* The experts of the rows touched into `chosen`; returns the expert of this SIMD group's row's rank `lane`. The units' rows are staged
- * meanwhile. */
-KFN u32 few_choose_rows(struct at at, CON const struct experts_in_args *a, CON const struct route_args *route, struct bufs b, THR const struct few_experts *e,
-                        THR const struct few_touched *t, SHM u32 *shm, SHM u32 *chosen)
+/* What a SIMD group is to choose from: row first + simd of those touched, and later its experts into `chosen`; returns the expert of the row's rank `lane`. Between the
+ * two anything else may be waited for; then `chosen` is there for all. */
+KFN void few_choose_ask(struct at at, CON const struct route_args *route, DEV const float *logits, THR const struct few_touched *t, THR w4 *v)
 {
-    u32 row = t->first + at.simd, id;
-    bool there = at.simd < t->n;
-    DEV const float *logits = (DEV const float *)b.p[7];
-    w4 v[ROUTE_PARTS];
-    few_ask(route, logits + row * route->stride, 4u * at.lane, there, v);
-    few_stage_acts(at, shm, e->n_pad, (DEV const u32 *)b.p[1] + (u64)e->row0 * (GPU_ACT_BYTES(a->n_in) / 4u), t->staged);
-    w4 x = few_sum(route, logits + row * route->stride, 4u * at.lane, there, v);
-    if (there) {
+    few_ask(route, logits + (t->first + at.simd) * route->stride, 4u * at.lane, at.simd < t->n, v);
+}
+
+KFN u32 few_choose_rows(struct at at, CON const struct route_args *route, DEV const float *logits, THR const struct few_touched *t, THR const w4 *v, SHM u32 *chosen)
+{
+    u32 row = t->first + at.simd, id = 0u;
+    w4 x = few_sum(route, logits + row * route->stride, 4u * at.lane, at.simd < t->n, v);
+    if (at.simd < t->n) {
         id = few_alone(at, route, logits, row, x, chosen + 64u + at.simd * FEW_ALONE);
-        if (at.lane < e->n_used)
-            chosen[row * e->n_used + at.lane] = id;
-    } else {
-        id = 0u;
+        if (at.lane < route->n_used)
+            chosen[row * route->n_used + at.lane] = id;
     }
     BARRIER(at);
     return id;
@@ -197,6 +194,16 @@ KFN void few_choose_put(struct at at, CON const struct route_args *route, struct
     }
 }
 
+/* A group's units; where experts are chosen the last group has none, if there is another. */
+KFN void few_share(struct at at, u32 choose, u32 units, THR u32 *from, THR u32 *to)
+{
+    struct at of = at;
+    of.n_groups = choose && at.n_groups > 1u ? at.n_groups - 1u : at.n_groups;
+    share_units(of, units, from, to);
+    if (at.group >= of.n_groups)
+        *from = *to = 0u;
+}
+
 KFN void k_few_in(struct at at, CON const struct few_in_args *args, struct bufs b, SHM u32 *shm)
 {
     CON const struct experts_in_args *a = &args->in;
@@ -214,13 +221,21 @@ KFN void k_few_in(struct at at, CON const struct few_in_args *args, struct bufs 
     SHM u32 *chosen = shm + GPU_FEW_STAGE + a->few * e.region + 2u * GPU_FEW_SUMS(1u, 4u * e.n_seg);
     struct few_touched touched;
     u32 id = 0;
-    share_units(at, n_rows * e.n_used * e.units, &from, &to);
+    few_share(at, args->choose, n_rows * e.n_used * e.units, &from, &to);
     e.row0 = split_u32(split_u32(from, e.units, &rest), e.n_used, &rest);
     if (args->choose) {
+        w4 logits[ROUTE_PARTS];
         few_touches(at, &e, from, to, n_rows, &touched);
-        id = few_choose_rows(at, a, &args->route, b, &e, &touched, shm, chosen);
+        IN_TURN(at);
+        few_choose_ask(at, &args->route, (DEV const float *)b.p[7], &touched, logits);
+        few_stage_acts(at, shm, e.n_pad, (DEV const u32 *)b.p[1] + (u64)e.row0 * (GPU_ACT_BYTES(a->n_in) / 4u), touched.staged);
+        id = few_choose_rows(at, &args->route, (DEV const float *)b.p[7], &touched, logits, chosen);
         e.chosen = chosen;
         fresh = false;
+        if (at.group == at.n_groups - 1u)
+            few_choose_put(at, &args->route, b, n_rows, id, chosen);
+    } else {
+        IN_TURN(at);
     }
     NO_UNROLL
     for (u32 unit = from; unit < to;) {
@@ -257,8 +272,6 @@ KFN void k_few_in(struct at at, CON const struct few_in_args *args, struct bufs 
         turn ^= 1u;
         unit += count;
     }
-    if (args->choose && at.group == at.n_groups - 1u)
-        few_choose_put(at, &args->route, b, n_rows, id, chosen);
 }
 
 /* Pairs [e->row0, + n) and their ranks' weights. */
@@ -277,17 +290,29 @@ KFN void few_out_stage(struct at at, CON const struct experts_out_args *a, struc
                      (DEV const float *)0, 0.0f, at.lane, 32u, (DEV u32 *)0);
 }
 
-/* A row's experts joined in rank order: sums of its ranks' tiles, acc = fma(w, y, acc). */
+/* A row's experts joined in rank order: sums of its ranks' tiles, acc = fma(w, y, acc); four ranks' sums at a time. */
 KFN float few_join(THR const struct few_experts *e, SHM const float *sums, SHM const float *weights)
 {
     float acc = 0.0f;
-    for (u32 k = 0; k < e->n_used; k++)
-        acc = EX_FMA(weights[k], ex_flush(sums_get(sums + k * e->n_seg * 16u, e->n_seg, 16u)), acc);
+    NO_UNROLL
+    for (u32 k0 = 0; k0 < e->n_used; k0 += 4u) {
+        float y[4], w[4];
+        UNROLL
+        for (u32 k = 0; k < 4u; k++) {
+            u32 rank = least_u32(k0 + k, e->n_used - 1u);
+            w[k] = weights[rank];
+            y[k] = ex_flush(sums_get_wide(sums + rank * e->n_seg * 16u, e->n_seg, 16u, 4u));
+        }
+        UNROLL
+        for (u32 k = 0; k < 4u; k++)
+            acc = k0 + k < e->n_used ? EX_FMA(w[k], y[k], acc) : acc;
+    }
     return acc;
 }
 
-KFN void k_few_out(struct at at, CON const struct experts_out_args *a, struct bufs b, SHM u32 *shm)
+KFN void k_few_out(struct at at, CON const struct few_out_args *args, struct bufs b, SHM u32 *shm)
 {
+    CON const struct experts_out_args *a = &args->out;
     const u32 cols = GPU_FEW_COLS(1u);
     DEV const u32 *route = (DEV const u32 *)b.p[5];
     u32 n_rows = a->rows ? a->rows : ((DEV const u32 *)b.p[0])[IN_ROWS + a->which], from, to, rest, turn = 0, pairs = a->fused * a->n_used;
@@ -300,7 +325,18 @@ KFN void k_few_out(struct at at, CON const struct experts_out_args *a, struct bu
     u32 most = few_round(e.unit_tiles, 16u), of_cols = FEW_COLS(e.type, cols), own = few_own(at, of_cols);
     SHM float *weights = (SHM float *)(shm + GPU_FEW_STAGE + pairs * e.region), *sums = weights + ((pairs + 15u) & ~15u);
     share_units(at, n_rows * e.units, &from, &to);
-    e.row0 = split_u32(from, e.units, &rest) * e.n_used;
+    u32 row0 = split_u32(from, e.units, &rest);
+    e.row0 = row0 * e.n_used;
+    if (args->choose) { /* of what the launch before the one before this left: not yet in turn */
+        SHM u32 *chosen = (SHM u32 *)(sums + 2u * GPU_FEW_SUMS(1u, e.unit_tiles));
+        struct few_touched t = {row0, to > from ? split_u32(to - 1u, e.units, &rest) + 1u - row0 : 0u, 0u};
+        w4 logits[ROUTE_PARTS];
+        few_choose_ask(at, &args->route, (DEV const float *)b.p[7], &t, logits);
+        few_choose_rows(at, &args->route, (DEV const float *)b.p[7], &t, logits, chosen);
+        e.chosen = chosen;
+    } else {
+        IN_TURN(at);
+    }
     NO_UNROLL
     for (u32 unit = from; unit < to;) {
         u32 count = least_u32(most, to - unit), n_tiles = count * e.unit_tiles, each = (n_tiles + GPU_SIMDS - 1u) / GPU_SIMDS;
@@ -317,6 +353,7 @@ KFN void k_few_out(struct at at, CON const struct experts_out_args *a, struct bu
             few_spread(at, &e, of_cols, p.tile, &from_of);
             few_load(at, cols, e.type, n, &from_of, few_tile_at(&e, p.tile), &f);
             if (fresh) {
+                IN_TURN(at);
                 few_out_stage(at, a, b, &e, shm, (split_u32(to - 1u, e.units, &rest) + 1u) * e.n_used - e.row0, weights);
                 BARRIER(at);
                 fresh = false;

@@ -119,6 +119,7 @@ enum { GPU_FEW_ZEROS = 16, GPU_FEW_STAGE = 96 }; /* words of shared memory: 64 z
 #define GPU_SHM_FEW_OUT(rows, n_used, n_in)                                                                      \
     (4u * (GPU_FEW_STAGE + (rows) * (n_used) * GPU_FEW_REGION(n_in) + (((rows) * (n_used) + 15u) & ~15u) +       \
            2u * GPU_FEW_SUMS(1u, (n_used) * (GPU_PAD(n_in) / 256u))))
+#define GPU_SHM_FEW_OUT_CHOOSE(rows, n_used, n_in) (GPU_SHM_FEW_OUT(rows, n_used, n_in) + 4u * (64u + 8u * 96u))
 /* k_dense.h: tiles of weights on their way to a SIMD group, panels of a batch; n columns' scales and sums of a SIMD group each, and a batch's sums.
  */
 #define GPU_DENSE_SEGS(n_in) (GPU_PAD(n_in) / 256u)
