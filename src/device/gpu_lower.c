@@ -4,7 +4,7 @@
  *   rows      products      norm                         experts
  *   1         few_1         in the product that reads    a pair by itself; the output
  *                           h, when all who read it can  joins them
- *   2         few_2         a launch                     "
+ *   2         few_2         "                            "
  *   3, 4      few_4         "                            two weight tiles at a time; where _twin does not do as above
  *   5-8       dense_1       "                            "; or tiles of 8 pairs
  *   9-16      dense_1, _2   "                            "
@@ -156,13 +156,30 @@ u32 lower_router_parts(const struct lower *l, const struct plan_op *op)
     return GPU_PAD(w->n_in) / GPU_SEG;
 }
 
+static enum gpu_kernel few_product(const struct lower *l, const union gpu_args *args);
+
+/* Whether k_few.h takes an operation's matrices, and does the norm of so many rows before. */
+static bool few_norms(const struct lower *l, const struct plan_op *op)
+{
+    union gpu_args a = {.product_ = {.source = SRC_NORM, .n_mats = op->n_mats}};
+    if (l->rows > FEW_NORM || op->kind != OP_MAT || op->n_mats > 3)
+        return false;
+    for (u32 m = 0; m < op->n_mats; m++) {
+        const struct plan_weight *w = lower_of_plan(l, op->mats[m].weight);
+        a.product_.n_in = w->n_in;
+        a.product_.type[m] = w->tensor->type;
+        a.product_.n_out[m] = w->n_out;
+    }
+    return few_product(l, &a) != GK_COUNT;
+}
+
 /* Few rows: the norm is repeated by every group of the product that comes next, unless later products need the floats.
  * Whether a norm is left to the product that reads its rows: that one's launch then does it. */
 bool lower_left_to_product(const struct lower *l, struct readers *r)
 {
     const struct plan_op *next = &l->op[1];
     bool router = l->rows <= FEW && lower_router_parts(l, next); /* whose groups take a row a SIMD group */
-    bool within = router || prepares(l, SRC_NORM, l->g->dev.plan->bufs[l->op->in].width);
+    bool within = router || few_norms(l, next) || prepares(l, SRC_NORM, l->g->dev.plan->bufs[l->op->in].width);
     *r = lower_readers(l, l->op->out);
     return within && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r->later_floats;
 }

@@ -30,7 +30,7 @@ struct lower {
 #define FEW_ROWS (PS_METAL ? 0 : 8) /* measured on an H200 (docs/performance.md); not measured without a ring */
 #endif
 
-enum { ALONE = 1, FEW = 8, FEW_PRODUCT = 4, FEW_OUTS = 16384, FUSED_OUT = 4,
+enum { ALONE = 1, FEW_NORM = 2, FEW = 8, FEW_PRODUCT = 4, FEW_OUTS = 16384, FUSED_OUT = 4,
        ONE_GROUP_ROUTES = PS_METAL ? 64 : 32, TWIN_FROM = 3, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
 enum { DENSE_FROM = 5, DENSE_TO = 64 };
 

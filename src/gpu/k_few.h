@@ -14,7 +14,7 @@
  * scales, fma in block order) is done once for 8 / cols tiles, each lane its own part. A nibble is used 16 times too large: it needs no shift
  * down, and the factor leaves with the subtraction of the magic number.
  *
- *   shared memory: zeros | staged rows | not of SRC_ACT: a row of x, norm weights, scales | sums [2][tiles of a round][rows][16] */
+ *   shared memory: zeros | staged rows | not of SRC_ACT: norm weights, scales, rows of x | sums [2][tiles of a round][rows][16] */
 
 /* Loads of a tile by each lane; columns for each tile, where longer ones leave fewer tiles; blocks whose integers are kept at a time. */
 #define FEW_LOADS(type) ((type) == GT_Q8_0 ? 8u : (type) == GT_Q6_K ? 6u : 4u)
@@ -285,24 +285,28 @@ KFN void few_stage_acts(struct at at, SHM u32 *shm, u32 n_pad, DEV const u32 *ro
     }
 }
 
-/* A thread's words of a row of floats, i = id + a multiple of GPU_THREADS, to shared memory; four on their way at a time. */
-KFN void few_copy(struct at at, SHM float *to, DEV const float *from, u32 n)
+/* n_rows rows of n floats (stride apart) to shared memory, rows of n_pad; four words of 16 bytes of each thread on their way at a time. */
+KFN void few_copy(struct at at, SHM float *to, u32 n_pad, DEV const float *from, u32 stride, u32 n, u32 n_rows)
 {
+    u32 width = (n + 3u) / 4u;
     NO_UNROLL
-    for (u32 i0 = at.id; 4u * i0 < n; i0 += 4u * GPU_THREADS) {
+    for (u32 i0 = at.id; i0 < width * n_rows; i0 += 4u * GPU_THREADS) {
         w4 v[4];
         UNROLL
-        for (u32 k = 0; k < 4u; k++)
-            if (4u * (i0 + k * GPU_THREADS) < n)
-                v[k] = load16(from + 4u * (i0 + k * GPU_THREADS));
+        for (u32 k = 0; k < 4u; k++) {
+            u32 i = i0 + k * GPU_THREADS, in = i, row = n_rows > 1u ? split_u32(i, width, &in) : 0u;
+            v[k] = load16(from + (i < width * n_rows ? (u64)row * stride + 4u * in : 0u));
+        }
         UNROLL
-        for (u32 k = 0; k < 4u; k++)
-            if (4u * (i0 + k * GPU_THREADS) < n)
-                *(SHM w4 *)(to + 4u * (i0 + k * GPU_THREADS)) = v[k];
+        for (u32 k = 0; k < 4u; k++) {
+            u32 i = i0 + k * GPU_THREADS, in = i, row = n_rows > 1u ? split_u32(i, width, &in) : 0u;
+            if (i < width * n_rows)
+                *(SHM w4 *)(to + row * n_pad + 4u * in) = v[k];
+        }
     }
 }
 
-/* The same words of it by rule 1 into region `to` (and an act row); with w: normalised first, r the row's scale. x and w are rows of n_pad. Two words of a thread at a
+/* A row of them by rule 1 into region `to` (and an act row); with w: normalised first, r the row's scale. x and w are rows of n_pad. Two words of a thread at a
  * time: each waits for its block's largest. */
 KFN void few_put_floats(struct at at, SHM u32 *to, u32 n_in, SHM const float *x, SHM const float *w, float r, DEV u32 *act)
 {
@@ -377,26 +381,27 @@ KFN float few_norm_of(struct at at, SHM const float *x, u32 n, float eps)
     return div_rn(1.0f, sqrt_rn(div_rn(simd_tree(at, s), (float)(i32)n) + eps));
 }
 
-/* Rows of floats, one after another, with their norm or not. here: x, norm weights (there already), the scale. */
+/* Rows of floats, with their norm or not: a row's norm is a SIMD group's. here: norm weights (there already), the rows' scales, the rows. */
 KFN void few_stage_rows(struct at at, SHM u32 *shm, CON const struct product_args *a, struct bufs b, u32 n_rows, SHM float *here)
 {
     u32 n_pad = GPU_PAD(a->n_in);
-    SHM float *w = a->source == SRC_NORM ? here + n_pad : (SHM float *)0, *scale = here + 2u * n_pad;
+    SHM float *scale = here + n_pad, *x = scale + 16;
+    bool norm = a->source == SRC_NORM;
+    few_copy(at, x, n_pad, (DEV const float *)b.p[1], a->x_stride, a->n_in, n_rows);
+    BARRIER(at);
+    if (norm) {
+        if (at.simd < n_rows) {
+            float r = few_norm_of(at, x + at.simd * n_pad, a->n_in, a->eps);
+            if (at.lane == 0u)
+                scale[at.simd] = r;
+        }
+        BARRIER(at);
+    }
     NO_UNROLL
     for (u32 c = 0; c < n_rows; c++) {
         DEV u32 *act = a->write_act && at.group == 0u ? (DEV u32 *)b.p[13] + (u64)c * (GPU_ACT_BYTES(a->n_in) / 4u) : (DEV u32 *)0;
-        few_copy(at, here, (DEV const float *)b.p[1] + (u64)c * a->x_stride, a->n_in);
-        if (w) {
-            BARRIER(at);
-            if (at.simd == 0u) {
-                float r = few_norm_of(at, here, a->n_in, a->eps);
-                if (at.lane == 0u)
-                    scale[c & 1u] = r; /* the row before may still be at its own */
-            }
-            BARRIER(at);
-        }
-        few_put_floats(at, shm + GPU_FEW_STAGE + c * STAGE_WORDS(1u, n_pad), a->n_in, here, w, w ? scale[c & 1u] : 0.0f, act);
-    } /* a thread reads what it wrote itself, so it may put its next row there */
+        few_put_floats(at, shm + GPU_FEW_STAGE + c * STAGE_WORDS(1u, n_pad), a->n_in, x + c * n_pad, norm ? here : (SHM const float *)0, norm ? scale[c] : 0.0f, act);
+    }
 }
 
 /* ---- products ---- */
@@ -461,7 +466,7 @@ KFN void few_shape_of(const u32 rows, CON const struct product_args *a, SHM u32 
     s->most = least_u32(split_u32(64u / cols, s->n_seg, &rest), 16u / rows);
     s->most = s->most ? s->most : 1u;
     s->here = (SHM float *)(shm + GPU_FEW_STAGE + rows * s->region);
-    s->sums = s->here + (a->source == SRC_ACT ? 0u : 2u * s->n_pad + 16u);
+    s->sums = s->here + (a->source == SRC_ACT ? 0u : (rows + 1u) * s->n_pad + 16u);
 }
 
 /* The matrix of panel p; *end: the first panel behind it. */
@@ -517,7 +522,7 @@ KFN void few_product(struct at at, const u32 rows, CON const struct product_args
     if (a->source == SRC_NORM) {
         struct few_shape s;
         few_shape_of(rows, a, shm, &s);
-        few_copy(at, s.here + s.n_pad, (DEV const float *)b.p[2], a->n_in);
+        few_copy(at, s.here, s.n_pad, (DEV const float *)b.p[2], 0u, a->n_in, 1u);
     }
     share_units(at, panels_of(a->n_out[0]) + (a->n_mats > 1u ? panels_of(a->n_out[1]) : 0u) + (a->n_mats > 2u ? panels_of(a->n_out[2]) : 0u), &from, &to);
     NO_UNROLL

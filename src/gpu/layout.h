@@ -113,7 +113,7 @@ enum { GPU_FEW_ZEROS = 16, GPU_FEW_STAGE = 96 }; /* words of shared memory: 64 z
 #define GPU_FEW_SUMS(rows, tiles) ((64u / GPU_FEW_COLS(rows) > (tiles) ? 64u / GPU_FEW_COLS(rows) : (tiles)) * (rows) * 16u)
 #define GPU_FEW_REGION(n_in) (GPU_PAD(n_in) / 16u * 5u + 16u)
 #define GPU_SHM_FEW(rows, n_in, floats)                                                                           \
-    (4u * (GPU_FEW_STAGE + (rows) * GPU_FEW_REGION(n_in) + ((floats) ? 2u * GPU_PAD(n_in) + 16u : 0u) + 2u * GPU_FEW_SUMS(rows, GPU_PAD(n_in) / 256u)))
+    (4u * (GPU_FEW_STAGE + (rows) * GPU_FEW_REGION(n_in) + ((floats) ? ((rows) + 1u) * GPU_PAD(n_in) + 16u : 0u) + 2u * GPU_FEW_SUMS(rows, GPU_PAD(n_in) / 256u)))
 #define GPU_SHM_FEW_IN(rows, n_in) (4u * (GPU_FEW_STAGE + (rows) * GPU_FEW_REGION(n_in) + 2u * GPU_FEW_SUMS(1u, GPU_PAD(n_in) / 64u)))
 #define GPU_SHM_FEW_CHOOSE(rows, n_in) (GPU_SHM_FEW_IN(rows, n_in) + 4u * (64u + 8u * 96u)) /* ids of pairs; of each SIMD group's row the ranks (k_route.h) */
 #define GPU_SHM_FEW_OUT(rows, n_used, n_in)                                                                      \
