@@ -99,7 +99,6 @@ static void attention(void)
     }
     union gpu_args a = {0};
     fits("store", GK_store, &a);
-    fits("pick", GK_pick, &a);
     fits("pick_join", GK_pick_join, &a);
 }
 

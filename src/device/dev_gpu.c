@@ -77,7 +77,7 @@ static void carve_scratch(struct gpu *g, struct carve *v)
     g->hits_words = hp->n_experts ? (u32)round_up_u64(hp->n_layers, 64) : 0; /* 256 bytes: picks follow at once */
     g->hits = take(v, g->hits_words, sizeof(u32));
     g->picks = take(v, o->max_logits, PICK_WORDS * sizeof(u32));
-    g->pick_parts = take(v, (u64)o->max_logits * PICK_PARTS, PICK_WORDS * sizeof(u32));
+    g->pick_keys = take(v, o->max_logits, PICK_BLOCKS * sizeof(u32));
 }
 
 /* One head's keys, or values, of a slot's layer. Kernels count them in 32 bits. */

@@ -71,7 +71,7 @@ struct gpu {
     struct gpu_buf bufs[BUF_COUNT];
     struct gpu_buf kept_x, kept_q; /* table 1's rows of x and q */
     struct gpu_buf exp_up;  /* up products of chosen experts with float weights */
-    struct gpu_ref inputs, rope, arena, lists, route_parts, parts, hits, picks, pick_parts;
+    struct gpu_ref inputs, rope, arena, lists, route_parts, parts, hits, picks, pick_keys;
     u64 regions[GPU_REGIONS]; /* where the scratch's parts begin, rising: what one launch writes another may read */
     u32 n_regions;
     u32 ids_at, w_at, pairs_at, tiles_at; /* words of the route lists */

@@ -509,12 +509,15 @@ static void lower_picks(struct lower *l)
 {
     static const enum gpu_kernel KERNELS[] = {GK_pick, GK_pick_join};
     struct gpu_buf logits = lower_buf(l, BUF_LOGITS);
-    for (u32 i = 0; i < COUNT(KERNELS); i++) {
+    for (u32 i = l->g->dev.plan->hp.n_vocab <= PICK_ALONE ? 1 : 0; i < COUNT(KERNELS); i++) {
         struct gpu_launch *k = lower_launch(l, KERNELS[i]);
         k->args.pick_ = (struct pick_args){.which = l->table, .n_vocab = l->g->dev.plan->hp.n_vocab, .stride = logits.stride};
         k->bufs[1] = logits.x;
         k->bufs[2] = l->g->picks;
-        k->bufs[3] = l->g->pick_parts;
+        k->bufs[3] = l->g->pick_keys;
+        u64 fours = (l->g->dev.plan->hp.n_vocab / GPU_PICK_BLOCK(l->g->dev.plan->hp.n_vocab) + 4) / 4; /* of blocks: a SIMD group's */
+        if (k->kernel == GK_pick) /* four groups an SM, where the grid has two: it does little but wait for memory */
+            k->n_groups = (u32)min_u64(2 * k->n_groups, l->rows * fours);
         lower_ready(l, k);
     }
 }

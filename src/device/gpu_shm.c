@@ -117,8 +117,6 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
         return attend_bytes(gpu_item_heads(attend->n_heads / attend->n_kv, attend->d_head, attend->kv_q8), attend->d_head, attend->kv_q8);
     case GK_prompt:
         return attend->kv_q8 ? GPU_SHM_PROMPT_Q8(prompt_heads(attend), attend->d_head) : GPU_SHM_PROMPT_F16(prompt_heads(attend), attend->d_head);
-    case GK_pick:
-        return GPU_SHM_PICK;
     case GK_pick_join:
         return GPU_SHM_PICK_JOIN;
     default:

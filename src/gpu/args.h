@@ -206,14 +206,16 @@ struct keep_args {
 };
 
 /* What sampling needs of each row of logits, so that the row itself stays on the device.
- * 0 inputs, 1 logits: rows, 2 picks out: (row) PICK_WORDS words, 3 scratch: (row, PICK_PARTS, PICK_WORDS) words
+ * 0 inputs, 1 logits: rows, 2 picks out: (row) PICK_WORDS words, 3 scratch: (row, PICK_BLOCKS) words
  *   [0] 1 when every logit is finite   [1] tokens in the list, at most PICK_TOP   then (id, logit bits) by (logit down, id up)
- * k_pick: a part of a row by each group; k_pick_join: a row's parts. */
+ * k_pick: the best of each block of logits; k_pick_join: the best blocks' best. */
 struct pick_args {
     u32 which;
     u32 n_vocab, stride;
 };
-enum { PICK_TOP = 64, PICK_WORDS = 2 + 2 * PICK_TOP, PICK_PARTS = 32 };
+enum { PICK_TOP = 64, PICK_WORDS = 2 + 2 * PICK_TOP, PICK_BLOCKS = 2048, PICK_ALONE = 256 }; /* blocks of a row, at most; so few logits need no k_pick */
+/* Logits in a block: 128 and their multiples, or so few that there are more than 64 blocks. */
+#define GPU_PICK_BLOCK(n_vocab) ((n_vocab) < 8192u ? 4u : ((n_vocab) + 128u * PICK_BLOCKS - 1u) / (128u * PICK_BLOCKS) * 128u)
 
 /* The self-test's (k_probe.h). 0 in, 1 out */
 struct probe_args {

@@ -1,100 +1,170 @@
 /* The best tokens of each row of logits, in order: by (logit down, id up), -0 equal to 0. Exact whatever the logits are.
  *
- * A candidate is one number, bigger is better: the logit's ordered bits << 24 | (2^24 - 1 - id); 0 is none. No two are equal, so a
+ * A candidate is one number, bigger is better: its key, the logit's ordered bits, << 24 | (2^24 - 1 - its id or place); 0 is none. No two are equal, so a
  * set and its order never depend on who found it first, and "better than this number" is all that is ever asked.
  *
- * Pick: a part of a row by a group. A thread has vectors of 4 logits, 1024 apart, so that good tokens that lie together fall to many
- * threads. Of the threads' best, the 8th of each SIMD group's 32 and the least of those 8 is a bound that 64 logits at least reach:
- * those that do are collected (64 to 256, near 100 for logits that look like chance) and ranked by counting. Where more than
- * PICK_ROOM reach it, the bound is found bit by bit instead, and exactly as many reach it as are wanted.
+ * Pick: rows are cut into blocks (GPU_PICK_BLOCK, at most PICK_BLOCKS of them). A SIMD group finds the key of the best logit of four blocks at a time: all
+ * that is done with every logit is done here, over the whole GPU, at the speed of its memory.
  *
- * Pick join: the sorted lists of a row's parts, two by two: an entry's place in the joined list is its own place plus the
- * number of better ones in the other list, by bisection; what falls behind the 64th is dropped. Five rounds make one list.
+ * Pick join, a row a group: the 64 blocks with the best keys (of equal keys the first) hold the 64 best logits: whatever lies in another block, 64 are better.
+ * The least of the 64 keys is a bound for the logits of these blocks: those that reach it are collected (64 to 256, near 66 for logits that look like
+ * chance) and ranked by counting. The blocks are chosen in the same way: a thread has 8 keys; of the threads' best, the 8th of each SIMD group's 32 and the
+ * least of those 8 is the bound. Where more than PICK_ROOM reach one of the bounds, it is found bit by bit instead, and exactly as many reach it as are wanted.
+ *
+ * Of at most PICK_ALONE logits pick join ranks all, without keys of blocks.
  *
  * Rows of logits begin 16-byte aligned and are readable to a multiple of 4.
- * Shared memory of pick (GPU_SHM_PICK):           of pick_join (GPU_SHM_PICK_JOIN):
- *   [0, 2048)     candidates found, u64             [0, 16384)      32 lists of 64 candidates, u64; then 8 lists, 2 lists
- *   [2048, 3072)  their logits                      [16384, 24576)  16 lists, 4 lists, 1 list
- *   [3072, 3136)  bounds, what is not finite: a     [24576, 24580)  1 when every part is finite
- *                 word of each SIMD group
- *   [3136, 3200)  sums, twice: the one in hand and the one that some may still read */
+ * Shared memory of pick_join (GPU_SHM_PICK_JOIN):
+ *   [0, 2048)     candidates found, u64
+ *   [2048, 3072)  their logits
+ *   [3072, 3328)  blocks chosen, by rank
+ *   [3328, 3332)  the least of their keys
+ *   [3344, 3408)  bounds, best keys: a word of each SIMD group
+ *   [3408, 3472)  sums, twice: the one in hand and the one that some may still read */
 
-enum { PICK_ROOM = GPU_THREADS, PICK_AHEAD = 8 }; /* vectors that a thread loads before it looks at them */
-
-struct pick_part { /* logits [first, last) of a row; first is a multiple of 4 */
-    DEV const float *row;
-    u32 first, last;
+enum {
+    PICK_ROOM = GPU_THREADS,
+    PICK_AHEAD = 4,                       /* blocks that a SIMD group looks at together */
+    PICK_KEYS = PICK_BLOCKS / GPU_THREADS /* of a thread */
 };
 
-KFN u32 pick_key(u32 bits) /* ordered as floats are; of what is finite never 0 */
+KFN u32 pick_order(u32 bits) /* ordered as floats are, -0 before 0; of what is finite never 0 and never all bits */
 {
-    u32 u = (bits & 0x7FFFFFFFu) == 0 ? 0 : bits;
-    return u >> 31 ? ~u : u | 0x80000000u;
+    return bits ^ ((u32)((i32)bits >> 31) | 0x80000000u);
 }
 
-KFN u64 pick_number(u32 bits, u32 id)
+KFN u32 pick_key(u32 bits)
 {
-    return (u64)pick_key(bits) << 24 | (0xFFFFFFu - id);
+    return bits == 0x80000000u ? bits : pick_order(bits);
 }
 
-/* ---- a part ---- */
-
-/* A thread's vectors from i0 on, PICK_AHEAD of them, 1024 logits apart; 0 where there is none. */
-KFN void pick_load(struct at at, THR w4 *v, THR const struct pick_part *p, u32 i0)
+KFN u64 pick_number(u32 key, u32 id)
 {
-    UNROLL
-    for (u32 k = 0; k < PICK_AHEAD; k++) {
-        w4 none = {0, 0, 0, 0};
-        u32 i = i0 + 4u * (k * GPU_THREADS + at.id);
-        v[k] = i < p->last ? load16(p->row + i) : none;
+    return (u64)key << 24 | (0xFFFFFFu - id);
+}
+
+KFN u32 pick_blocks(u32 n_vocab)
+{
+    u32 rest, n = split_u32(n_vocab, GPU_PICK_BLOCK(n_vocab), &rest);
+    return n + (rest ? 1u : 0u);
+}
+
+/* ---- the best of each block ---- */
+
+/* Four logits from number i on; what lies past the last is as low as a finite one can be, which makes no key another. */
+KFN w4 pick_load(DEV const float *row, u32 i, u32 n)
+{
+    const u32 low = 0xFF7FFFFFu;
+    w4 v = {low, low, low, low};
+    if (i >= n)
+        return v;
+    v = load16(row + i);
+    if (i + 4u > n) {
+        v.y = i + 1u < n ? v.y : low;
+        v.z = i + 2u < n ? v.z : low;
+        v.w = low;
     }
+    return v;
 }
 
-/* The key of a thread's best logit, 0 without one; *bad: 1 when one of them is not finite. */
-KFN u32 pick_best(struct at at, THR const struct pick_part *p, THR u32 *bad)
+KFN void pick_look(u32 bits, THR u32 *best, THR u32 *worst)
 {
-    u32 best = 0, worst = 0;
-    for (u32 i0 = p->first; i0 < p->last; i0 += 4u * PICK_AHEAD * GPU_THREADS) {
-        w4 v[PICK_AHEAD];
-        pick_load(at, v, p, i0);
+    u32 key = pick_order(bits), size = bits & 0x7FFFFFFFu;
+    *best = key > *best ? key : *best;
+    *worst = size > *worst ? size : *worst;
+}
+
+KFN void k_pick(struct at at, CON const struct pick_args *a, struct bufs b, SHM u32 *shm)
+{
+    u32 rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which], n = a->n_vocab, len = GPU_PICK_BLOCK(n), blocks = pick_blocks(n);
+    struct walk w;
+    (void)shm;
+    for (walk_start(at, (blocks + PICK_AHEAD - 1u) / PICK_AHEAD, &w); w.row < rows; walk_on(&w)) {
+        DEV const float *row = (DEV const float *)b.p[1] + (u64)w.row * a->stride;
+        u32 first = w.piece * PICK_AHEAD, best[PICK_AHEAD], worst[PICK_AHEAD], mine = 0;
         UNROLL
-        for (u32 k = 0; k < PICK_AHEAD; k++) {
-            u32 i = i0 + 4u * (k * GPU_THREADS + at.id), u[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
+        for (u32 j = 0; j < PICK_AHEAD; j++)
+            best[j] = worst[j] = 0;
+        NO_UNROLL
+        for (u32 i0 = 4u * at.lane; i0 < len; i0 += 128u) {
+            w4 v[PICK_AHEAD];
             UNROLL
-            for (u32 j = 0; j < 4; j++) {
-                u32 there = i + j < p->last, key = there ? pick_key(u[j]) : 0u, size = there ? u[j] & 0x7FFFFFFFu : 0u;
-                best = key > best ? key : best;
-                worst = size > worst ? size : worst;
+            for (u32 j = 0; j < PICK_AHEAD; j++)
+                v[j] = pick_load(row, (first + j) * len + i0, n);
+            UNROLL
+            for (u32 j = 0; j < PICK_AHEAD; j++) {
+                pick_look(v[j].x, &best[j], &worst[j]);
+                pick_look(v[j].y, &best[j], &worst[j]);
+                pick_look(v[j].z, &best[j], &worst[j]);
+                pick_look(v[j].w, &best[j], &worst[j]);
             }
         }
+        UNROLL
+        for (u32 j = 0; j < PICK_AHEAD; j++) {
+            u32 top = simd_max_u32(at, worst[j] >= 0x7F800000u ? ~0u : best[j]);
+            mine = at.lane == j ? top : mine;
+        }
+        if (at.lane < PICK_AHEAD && first + at.lane < blocks)
+            ((DEV u32 *)b.p[3])[w.row * PICK_BLOCKS + first + at.lane] = mine == 0x7FFFFFFFu ? 0x80000000u : mine; /* -0 */
     }
-    *bad = worst >= 0x7F800000u;
-    return best;
 }
 
-/* How many of a thread's logits reach a bound. keep: they go to the list from place `to` on, and their bits besides. */
-KFN u32 pick_reach(struct at at, THR const struct pick_part *p, u64 bound, bool keep, SHM u64 *list, SHM u32 *logits, u32 to)
+/* ---- the best of a row ---- */
+
+struct pick_row {
+    DEV const float *logits;
+    u32 n, len;            /* of the row, of a block */
+    u32 key[PICK_KEYS];    /* a thread's, of blocks GPU_THREADS apart; 0: none */
+    SHM u64 *list;
+    SHM u32 *bits, *blocks, *least, *words, *sums;
+};
+
+/* A thread's keys that reach a bound. */
+KFN u32 pick_reach_keys(struct at at, THR const struct pick_row *p, u64 bound)
 {
     u32 n = 0;
-    for (u32 i0 = p->first; i0 < p->last; i0 += 4u * PICK_AHEAD * GPU_THREADS) {
-        w4 v[PICK_AHEAD];
-        pick_load(at, v, p, i0);
+    UNROLL
+    for (u32 k = 0; k < PICK_KEYS; k++)
+        n += p->key[k] != 0u && pick_number(p->key[k], k * GPU_THREADS + at.id) >= bound ? 1u : 0u;
+    return n;
+}
+
+/* The number of logit `bit` of a lane: it has four, of each of eight chosen blocks, from place i0 of the block on. */
+KFN u32 pick_id(struct at at, THR const struct pick_row *p, u32 i0, u32 bit)
+{
+    return p->blocks[at.simd * 8u + bit / 4u] * p->len + i0 + 4u * at.lane + bit % 4u;
+}
+
+/* Which of them reach a bound: a bit each. */
+KFN u32 pick_reach_bits(struct at at, THR const struct pick_row *p, u32 i0, u64 bound)
+{
+    u32 reach = 0, high = (u32)(bound >> 24), low = (u32)bound & 0xFFFFFFu, first[8];
+    w4 v[8];
+    UNROLL
+    for (u32 j = 0; j < 8u; j++) {
+        w4 none = {0, 0, 0, 0};
+        first[j] = i0 + 4u * at.lane < p->len ? pick_id(at, p, i0, 4u * j) : p->n;
+        v[j] = first[j] < p->n ? load16(p->logits + first[j]) : none;
+    }
+    UNROLL
+    for (u32 j = 0; j < 8u; j++) {
+        u32 u[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
         UNROLL
-        for (u32 k = 0; k < PICK_AHEAD; k++) {
-            u32 i = i0 + 4u * (k * GPU_THREADS + at.id), u[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
-            UNROLL
-            for (u32 j = 0; j < 4; j++) {
-                u64 number = pick_number(u[j], i + j);
-                if (i + j < p->last && number >= bound) {
-                    if (keep) {
-                        list[to + n] = number;
-                        logits[to + n] = u[j];
-                    }
-                    n++;
-                }
-            }
+        for (u32 i = 0; i < 4u; i++) {
+            u32 key = pick_key(u[i]), id = first[j] + i;
+            bool better = key > high || (key == high && 0xFFFFFFu - id >= low);
+            reach |= id < p->n && better ? 1u << (4u * j + i) : 0u;
         }
     }
+    return reach;
+}
+
+KFN u32 pick_reach_logits(struct at at, THR const struct pick_row *p, u64 bound)
+{
+    u32 n = 0;
+    NO_UNROLL
+    for (u32 i0 = 0; i0 < p->len; i0 += 128u)
+        n += popcount(pick_reach_bits(at, p, i0, bound));
     return n;
 }
 
@@ -127,159 +197,162 @@ KFN u32 pick_sum(struct at at, SHM u32 *words, u32 v, THR u32 *before)
     return sum;
 }
 
-/* The bound that exactly `want` logits reach: its bits from the highest down. sums: twice a word of each SIMD group; begins with the
- * second, ends with the first. */
-KFN u64 pick_bound(struct at at, THR const struct pick_part *p, u32 want, SHM u32 *sums)
+/* How many reach *bound, and how many of them are threads' before this one. Where they are more than there is room for, the bound that exactly `want`
+ * reach: its bits from the highest down. logits: of the chosen blocks; else the threads' keys. */
+KFN u32 pick_count(struct at at, const bool logits, THR const struct pick_row *p, u32 want, THR u64 *bound, THR u32 *before)
 {
-    u64 bound = 0;
+    u64 least = *bound;
+    u32 n = pick_sum(at, p->sums, logits ? pick_reach_logits(at, p, least) : pick_reach_keys(at, p, least), before);
+    if (n <= PICK_ROOM)
+        return n;
+    least = 0;
     NO_UNROLL
     for (u32 bit = 56; bit-- > 0;) {
-        u64 more = bound | (u64)1 << bit;
-        u32 before, n = pick_sum(at, sums + bit % 2u * GPU_SIMDS, pick_reach(at, p, more, false, 0, 0, 0), &before);
-        bound = n >= want ? more : bound;
+        u64 more = least | (u64)1 << bit;
+        u32 mine = logits ? pick_reach_logits(at, p, more) : pick_reach_keys(at, p, more);
+        n = pick_sum(at, p->sums + bit % 2u * GPU_SIMDS, mine, before);
+        least = n >= want ? more : least;
     }
-    return bound;
+    *bound = least;
+    return pick_sum(at, p->sums + GPU_SIMDS, logits ? pick_reach_logits(at, p, least) : pick_reach_keys(at, p, least), before);
 }
 
-/* best: this thread's key. bound: a key that some reach, 64 of them or all. */
-KFN void pick_list(struct at at, THR const struct pick_part *p, u32 best, u32 bound, DEV u32 *out, SHM u32 *shm)
+/* Of n candidates, those that are better. */
+KFN u32 pick_better(SHM const u64 *list, u64 number, u32 n)
 {
-    SHM u64 *list = (SHM u64 *)shm;
-    SHM u32 *logits = shm + 2u * PICK_ROOM, *sums = shm + 3u * PICK_ROOM + 2u * GPU_SIMDS;
-    u64 least = (u64)bound << 24;
-    u32 before, mine = best >= bound ? pick_reach(at, p, least, false, 0, 0, 0) : 0u, n = pick_sum(at, sums, mine, &before);
-    if (n > PICK_ROOM) {
-        least = pick_bound(at, p, PICK_TOP, sums);
-        mine = pick_reach(at, p, least, false, 0, 0, 0);
-        n = pick_sum(at, sums + GPU_SIMDS, mine, &before);
+    u32 better = 0;
+    for (u32 j0 = 0; j0 < n; j0 += 8u) {
+        UNROLL
+        for (u32 k = 0; k < 8; k++)
+            better += (j0 + k < n) & (list[j0 + k] > number); /* what is read past n lies in the list's room */
     }
-    if (mine)
-        pick_reach(at, p, least, true, list, logits, before);
+    return better;
+}
+
+/* A candidate, of n, to its place in what comes out. */
+KFN void pick_rank(SHM const u64 *list, u64 number, u32 bits, u32 n, u32 want, DEV u32 *out)
+{
+    u32 better = pick_better(list, number, n);
+    if (better < want) {
+        out[2u + 2u * better] = 0xFFFFFFu - (u32)(number & 0xFFFFFFu);
+        out[3u + 2u * better] = bits;
+    }
+}
+
+/* bound: a key that some blocks reach, 64 of them or all. */
+KFN void pick_choose(struct at at, THR const struct pick_row *p, u32 bound)
+{
+    u64 least = (u64)bound << 24;
+    u32 to, n = pick_count(at, false, p, PICK_TOP, &least, &to);
+    UNROLL
+    for (u32 k = 0; k < PICK_KEYS; k++) {
+        u64 number = pick_number(p->key[k], k * GPU_THREADS + at.id);
+        if (p->key[k] != 0u && number >= least)
+            p->list[to++] = number;
+    }
     BARRIER(at);
     if (at.id < n) {
-        u64 number = list[at.id];
-        u32 better = 0;
-        for (u32 j0 = 0; j0 < n; j0 += 8u) {
-            UNROLL
-            for (u32 k = 0; k < 8; k++)
-                better += (j0 + k < n) & (list[j0 + k] > number); /* what is read past n lies in the list's room */
-        }
-        if (better < PICK_TOP) {
-            out[2u + 2u * better] = 0xFFFFFFu - (u32)(number & 0xFFFFFFu);
-            out[3u + 2u * better] = logits[at.id];
-        }
-    }
-    if (at.id == 0) {
-        out[0] = 1;
-        out[1] = least_u32(n, PICK_TOP);
-    }
-}
-
-KFN void k_pick(struct at at, CON const struct pick_args *a, struct bufs b, SHM u32 *shm)
-{
-    u32 items = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which] * PICK_PARTS;
-    u32 each = (a->n_vocab + 4u * PICK_PARTS - 1u) / (4u * PICK_PARTS) * 4u;
-    SHM u32 *words = shm + 3u * PICK_ROOM;
-    for (u32 item = at.group; item < items; item += at.n_groups) {
-        DEV u32 *out = (DEV u32 *)b.p[3] + (u64)item * PICK_WORDS;
-        struct pick_part p;
-        p.row = (DEV const float *)b.p[1] + (u64)(item / PICK_PARTS) * a->stride;
-        p.first = least_u32(item % PICK_PARTS * each, a->n_vocab);
-        p.last = least_u32(p.first + each, a->n_vocab);
-        u32 bad, best = pick_best(at, &p, &bad), eighth = pick_eighth(at, best), bound = ~0u;
-        bad = simd_ballot(at, bad);
-        if (at.lane == 0) {
-            words[at.simd] = eighth;
-            words[GPU_SIMDS + at.simd] = bad;
-        }
-        BARRIER(at);
-        bad = 0;
-        UNROLL
-        for (u32 s = 0; s < GPU_SIMDS; s++) {
-            bound = least_u32(bound, words[s]);
-            bad |= words[GPU_SIMDS + s];
-        }
-        if (!bad) {
-            pick_list(at, &p, best, bound ? bound : 1u, out, shm);
-        } else {
-            if (at.id < 2u)
-                out[at.id] = 0;
-            BARRIER(at); /* words are read: pick_list has barriers of its own */
-        }
-    }
-}
-
-/* ---- the parts of a row ---- */
-
-/* How many of a sorted list's 64 stand before a number; ties: before it too. */
-KFN u32 pick_better(SHM const u64 *list, u64 number, u32 ties)
-{
-    u32 n = 0;
-    u64 least = ties ? number : number + 1u;
-    UNROLL
-    for (u32 step = 32; step; step /= 2)
-        n += list[n + step - 1u] >= least ? step : 0u;
-    return n + (list[n] >= least ? 1u : 0u);
-}
-
-/* n lists of 64 become n / 2. Numbers of 0 take places too, so that each place is written. */
-KFN void pick_merge(struct at at, SHM const u64 *from, SHM u64 *to, u32 n)
-{
-    for (u32 i = at.id; i < n * PICK_TOP; i += GPU_THREADS) {
-        u32 list = i / PICK_TOP;
-        u64 number = from[i];
-        u32 place = i % PICK_TOP + pick_better(from + (list ^ 1u) * PICK_TOP, number, list & 1u);
-        if (place < PICK_TOP)
-            to[list / 2u * PICK_TOP + place] = number;
+        u64 number = p->list[at.id];
+        u32 better = pick_better(p->list, number, n);
+        if (better < PICK_TOP)
+            p->blocks[better] = 0xFFFFFFu - (u32)(number & 0xFFFFFFu);
+        if (better == PICK_TOP - 1u)
+            *p->least = (u32)(number >> 24);
     }
     BARRIER(at);
 }
 
-KFN void pick_gather(struct at at, DEV const u32 *parts, SHM u64 *lists)
+/* Of the chosen blocks, the best logits. */
+KFN void pick_put(struct at at, THR const struct pick_row *p, DEV u32 *out)
 {
-    u32 id[PICK_PARTS * PICK_TOP / GPU_THREADS], bits[PICK_PARTS * PICK_TOP / GPU_THREADS];
-    UNROLL
-    for (u32 k = 0; k < PICK_PARTS * PICK_TOP / GPU_THREADS; k++) {
-        u32 i = k * GPU_THREADS + at.id, j = i % PICK_TOP;
-        DEV const u32 *part = parts + i / PICK_TOP * PICK_WORDS;
-        bits[k] = part[3u + 2u * j];
-        id[k] = j < part[1] ? part[2u + 2u * j] : ~0u;
+    u64 least = (u64)*p->least << 24;
+    u32 want = least_u32(p->n, PICK_TOP), to, n = pick_count(at, true, p, want, &least, &to);
+    NO_UNROLL
+    for (u32 i0 = 0; i0 < p->len; i0 += 128u) {
+        u32 reach = pick_reach_bits(at, p, i0, least);
+        while (reach) {
+            u32 id = pick_id(at, p, i0, popcount((reach & (0u - reach)) - 1u)), u = EX_BITS(p->logits[id]);
+            p->list[to] = pick_number(pick_key(u), id);
+            p->bits[to++] = u;
+            reach &= reach - 1u;
+        }
     }
+    BARRIER(at);
+    if (at.id < n)
+        pick_rank(p->list, p->list[at.id], p->bits[at.id], n, want, out);
+    if (at.id == 0) {
+        out[0] = 1;
+        out[1] = want;
+    }
+}
+
+/* At most as many logits as there are threads. */
+KFN void pick_alone(struct at at, THR const struct pick_row *p, DEV u32 *out)
+{
+    u32 u = at.id < p->n ? EX_BITS(p->logits[at.id]) : 0, bad = simd_ballot(at, (u & 0x7FFFFFFFu) >= 0x7F800000u), want = least_u32(p->n, PICK_TOP);
+    u64 number = pick_number(pick_key(u), at.id);
+    p->list[at.id] = number;
+    if (at.lane == 0)
+        p->words[at.simd] = bad;
+    BARRIER(at);
+    bad = 0;
     UNROLL
-    for (u32 k = 0; k < PICK_PARTS * PICK_TOP / GPU_THREADS; k++)
-        lists[k * GPU_THREADS + at.id] = id[k] != ~0u ? pick_number(bits[k], id[k]) : 0u;
+    for (u32 s = 0; s < GPU_SIMDS; s++)
+        bad |= p->words[s];
+    if (!bad && at.id < p->n)
+        pick_rank(p->list, number, u, p->n, want, out);
+    if (at.id == 0) {
+        out[0] = bad ? 0u : 1u;
+        out[1] = bad ? 0u : want;
+    }
+    BARRIER(at); /* the next row is written where this one is read */
 }
 
 KFN void k_pick_join(struct at at, CON const struct pick_args *a, struct bufs b, SHM u32 *shm)
 {
-    u32 rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which];
-    SHM u64 *wide = (SHM u64 *)shm, *narrow = wide + PICK_PARTS * PICK_TOP;
-    SHM u32 *finite = shm + 3u * PICK_PARTS * PICK_TOP;
+    u32 rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which], blocks = pick_blocks(a->n_vocab);
+    struct pick_row p;
+    p.n = a->n_vocab;
+    p.len = GPU_PICK_BLOCK(a->n_vocab);
+    p.list = (SHM u64 *)shm;
+    p.bits = shm + 2u * PICK_ROOM;
+    p.blocks = shm + 3u * PICK_ROOM;
+    p.least = p.blocks + PICK_TOP;
+    p.words = p.least + 4;
+    p.sums = p.words + 2u * GPU_SIMDS;
     for (u32 row = at.group; row < rows; row += at.n_groups) {
-        DEV const u32 *parts = (DEV const u32 *)b.p[3] + (u64)row * PICK_PARTS * PICK_WORDS;
-        DEV const u32 *logits = (DEV const u32 *)b.p[1] + (u64)row * a->stride;
+        DEV const u32 *keys = (DEV const u32 *)b.p[3] + row * PICK_BLOCKS;
         DEV u32 *out = (DEV u32 *)b.p[2] + (u64)row * PICK_WORDS;
-        pick_gather(at, parts, wide);
-        if (at.simd == 0) {
-            u32 good = simd_ballot(at, parts[at.lane * PICK_WORDS]); /* 32 parts: a lane each */
-            if (at.lane == 0)
-                *finite = good == ~0u;
+        p.logits = (DEV const float *)b.p[1] + (u64)row * a->stride;
+        u32 best = 0, bound = ~0u, top = 0;
+        if (p.n <= PICK_ALONE) {
+            pick_alone(at, &p, out);
+            continue;
+        }
+        UNROLL
+        for (u32 k = 0; k < PICK_KEYS; k++)
+            p.key[k] = k * GPU_THREADS + at.id < blocks ? keys[k * GPU_THREADS + at.id] : 0u;
+        UNROLL
+        for (u32 k = 0; k < PICK_KEYS; k++)
+            best = p.key[k] > best ? p.key[k] : best;
+        u32 eighth = pick_eighth(at, best), most = simd_max_u32(at, best);
+        if (at.lane == 0) {
+            p.words[at.simd] = eighth;
+            p.words[GPU_SIMDS + at.simd] = most;
         }
         BARRIER(at);
-        u32 n = *finite ? least_u32(a->n_vocab, PICK_TOP) : 0u; /* before the merges' barriers: the next row writes it again */
-        pick_merge(at, wide, narrow, 32);
-        pick_merge(at, narrow, wide, 16);
-        pick_merge(at, wide, narrow, 8);
-        pick_merge(at, narrow, wide, 4);
-        pick_merge(at, wide, narrow, 2);
-        if (at.id < n) {
-            u32 id = 0xFFFFFFu - (u32)(narrow[at.id] & 0xFFFFFFu);
-            out[2u + 2u * at.id] = id;
-            out[3u + 2u * at.id] = logits[id]; /* the bits of a zero too */
+        UNROLL
+        for (u32 s = 0; s < GPU_SIMDS; s++) {
+            bound = least_u32(bound, p.words[s]);
+            top = p.words[GPU_SIMDS + s] > top ? p.words[GPU_SIMDS + s] : top;
         }
-        if (at.id == 0) {
-            out[0] = n ? 1u : 0u;
-            out[1] = n;
+        if (top != ~0u) {
+            pick_choose(at, &p, bound ? bound : 1u);
+            pick_put(at, &p, out);
+        } else {
+            if (at.id < 2u)
+                out[at.id] = 0;
+            BARRIER(at); /* words are read: the others have barriers of their own */
         }
     }
 }

@@ -78,8 +78,7 @@ enum {
 #define GPU_SHM_NORM(n) (4u * (((n) + 31u) / 32u * 32u + 4u)) /* k_rows.h: norm, combine_norm */
 #define GPU_NORM_HERE(n) (!PS_METAL || (n) <= 8160u)          /* norm's row is in shared memory; else it needs none */
 #define GPU_SHM_ROUTE(n_experts) (32u * ((n_experts) > 128u ? (n_experts) : 128u) + 128u) /* k_route.h */
-#define GPU_SHM_PICK 3200u                                  /* k_pick.h */
-#define GPU_SHM_PICK_JOIN 24592u
+#define GPU_SHM_PICK_JOIN 3472u                             /* k_pick.h */
 /* Products (k_stage.h): the ring, n columns of staged rows with scales and sums, and sums of tiles. n: 8, 16 for product_1, _2. */
 #define GPU_SHM_RING (4u * RING_WORDS)
 #define GPU_SHM_STAGE(n, n_in) (4u * (n) * (GPU_PAD(n_in) / 4u + 16u + GPU_PAD(n_in) / 16u))
