@@ -107,7 +107,7 @@ static void experts_in_many_multiplies(void **state)
 {
     (void)state;
     check_seed(113);
-    EACH_QUANT(4, try_experts_in(GK_experts_in_many, "experts_in_many", TYPES[t], 32))
+    EACH_QUANT(4, try_experts_in(GK_experts_in_many, "experts_in_many", TYPES[t], GPU_MANY_COLS))
 }
 
 static void experts_out_1_multiplies(void **state)
@@ -132,7 +132,7 @@ static void experts_out_many_multiplies(void **state)
 {
     (void)state;
     check_seed(116);
-    EACH_QUANT(4, try_experts_out(GK_experts_out_many, "experts_out_many", TYPES[t], 32, SRC_ACT, false))
+    EACH_QUANT(4, try_experts_out(GK_experts_out_many, "experts_out_many", TYPES[t], GPU_MANY_COLS, SRC_ACT, false))
 }
 
 #define EACH_TWIN(times, CALL)                  \
@@ -233,13 +233,13 @@ static void one_of_each(void)
     try_experts_in(GK_experts_in_1, NAME, type, 8);
     try_experts_in(GK_experts_in_2, NAME, type, 16);
     only_in = only_out = 0;
-    try_experts_in(GK_experts_in_many, NAME, type, 32);
+    try_experts_in(GK_experts_in_many, NAME, type, GPU_MANY_COLS);
     try_experts_in(GK_experts_in_twin, NAME, GT_Q4_0, 8);
     try_experts_out(GK_experts_out_twin, NAME, GT_Q4_0, 8, SRC_FLOAT, false);
     try_experts_out(GK_experts_out_1, NAME, type, 8, check_below(2) ? SRC_ACT : SRC_FLOAT, false);
     try_experts_out(GK_experts_out_1, NAME, type, 8, check_below(2) ? SRC_ACT : SRC_FLOAT, true);
     try_experts_out(GK_experts_out_2, NAME, type, 16, SRC_ACT, false);
-    try_experts_out(GK_experts_out_many, NAME, type, 32, SRC_ACT, false);
+    try_experts_out(GK_experts_out_many, NAME, type, GPU_MANY_COLS, SRC_ACT, false);
 }
 
 int main(int argc, char **argv)

@@ -15,14 +15,14 @@ static bool per_row(const struct lower *l)
     return (l->fused_out && l->rows <= FUSED_OUT) || l->g->dev.opts.experts_per_row;
 }
 
-/* Height of the tiles of pairs, and with it which kernels: 8, 16 or 32, which rows of any length have room for. */
+/* Height of the tiles of pairs, and with it which kernels: 8, 16 or GPU_MANY_COLS, which rows of any length have room for. */
 static u32 tile_rows(const struct lower *l)
 {
     const struct hparams *hp = &l->g->dev.plan->hp;
     union gpu_args in = {.experts_in_ = {.n_in = hp->d_model}}, out = {.experts_out_ = {.source = SRC_ACT, .n_in = hp->d_ff_exp}};
     if (l->fused_out || ((per_row(l) || l->rows <= 64) && lower_fits(l, GK_experts_in_1, &in) && lower_fits(l, GK_experts_out_1, &out)))
         return 8;
-    return l->rows <= 256 && lower_fits(l, GK_experts_in_2, &in) && lower_fits(l, GK_experts_out_2, &out) ? 16 : 32;
+    return l->rows <= 256 && lower_fits(l, GK_experts_in_2, &in) && lower_fits(l, GK_experts_out_2, &out) ? 16 : GPU_MANY_COLS;
 }
 
 static enum gpu_kernel by_height(const struct lower *l, enum gpu_kernel low, enum gpu_kernel middle, enum gpu_kernel high)

@@ -341,9 +341,8 @@ enum gpu_kernel {
 
 /* Kernels whose shared memory begins with a ring (gpu.h). */
 #define GPU_HAS_RING(kernel)                                                                                     \
-    ((kernel) == GK_product_1 || (kernel) == GK_product_2 || (kernel) == GK_product_many ||  \
-     (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2 || \
-     (kernel) == GK_experts_in_many || (kernel) == GK_experts_out_many)
+    ((kernel) == GK_product_1 || (kernel) == GK_product_2 ||                                                     \
+     (kernel) == GK_experts_in_1 || (kernel) == GK_experts_in_2 || (kernel) == GK_experts_out_1 || (kernel) == GK_experts_out_2)
 
 /* Kernels that have fetched what the launch before them does not write when they wait for it (IN_TURN, gpu.h). */
 #define GPU_LOADS_FIRST(kernel)                                                                                  \

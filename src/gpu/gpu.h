@@ -152,6 +152,13 @@ KFN w4 load16_once(const void *p)
     return v;
 }
 
+/* 16 bytes on their way into shared memory; copies_done: all that this thread sent are there, for others behind a barrier. */
+KFN void copy16(u32 *to, const u32 *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+KFN void copies_done(void) { asm volatile("cp.async.wait_all;" : : : "memory"); }
+
 /* The ring's words; all lanes of a SIMD group call each. ring_open: once, before any other. ring_fetch: `bytes` (a multiple of 16) are on their
  * way into slot `slot`, at word `to` of the SIMD group's part; SIMD_BARRIER after the last read of what the slot held. ring_take: they are
  * there. Each fetch is taken once, a slot's before its next fetch. ring_tile: what was taken; slots are `words` long. */
@@ -163,14 +170,6 @@ KFN void bulk_once(u32 to, const void *from, u32 bytes, u32 mark)
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
                  : : "r"(to), "l"(from), "r"(bytes), "r"(mark), "l"(once_policy()) : "memory");
 }
-KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
-{
-    if (at.lane == 0u) {
-        u32 mark = shared_address(ring + at.simd * RING_SIMD_WORDS) + 8u * slot;
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(mark), "r"(bytes) : "memory");
-        bulk_once(shared_address(ring + at.simd * RING_SIMD_WORDS + to), from, bytes, mark);
-    }
-}
 /* The same for a SIMD group that lays out its part `own` itself, marks first; two equal pieces, one behind the other, come as one. */
 KFN void ring_open_own(struct at at, u32 *own)
 {
@@ -181,6 +180,14 @@ KFN void ring_open_own(struct at at, u32 *own)
         asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
     }
     __syncwarp();
+}
+KFN void ring_fetch_once(struct at at, u32 *own, u32 slot, u32 to, const void *from, u32 bytes)
+{
+    if (at.lane == 0u) {
+        u32 mark = shared_address(own) + 8u * slot;
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(mark), "r"(bytes) : "memory");
+        bulk_once(shared_address(own + to), from, bytes, mark);
+    }
 }
 /* Without bulk_once's hint: groups that have other rows read the same. */
 KFN void ring_fetch_own(struct at at, u32 *own, u32 slot, u32 to, const void *from, u32 bytes)
@@ -210,6 +217,10 @@ KFN void ring_take_own(struct at at, u32 *own, u32 slot)
     at.ring->turns ^= 1u << slot;
 }
 KFN void ring_open(struct at at, u32 *ring) { ring_open_own(at, ring + at.simd * RING_SIMD_WORDS); }
+KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
+{
+    ring_fetch_once(at, ring + at.simd * RING_SIMD_WORDS, slot, to, from, bytes);
+}
 KFN void ring_take(struct at at, u32 *ring, u32 slot) { ring_take_own(at, ring + at.simd * RING_SIMD_WORDS, slot); }
 #else /* as the emulator: the lanes copy at once */
 KFN void ring_open_own(struct at at, u32 *own) {}
@@ -225,6 +236,7 @@ KFN void ring_fetch_own(struct at at, u32 *own, u32 slot, u32 to, const void *fr
     for (u32 i = at.lane * 16u; i < bytes; i += 512u)
         *(w4 *)(own + to + i / 4u) = load16_once((const u8 *)from + i);
 }
+KFN void ring_fetch_once(struct at at, u32 *own, u32 slot, u32 to, const void *from, u32 bytes) { ring_fetch_own(at, own, slot, to, from, bytes); }
 KFN void ring_take_own(struct at at, u32 *own, u32 slot) { __syncwarp(); }
 KFN void ring_open(struct at at, u32 *ring) {}
 KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
@@ -251,6 +263,12 @@ KFN void tile_s(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
 KFN void tile_u_from(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b, THR const i32 *from)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
+}
+KFN void tile_s_from(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b, THR const i32 *from)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
         : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
 }
@@ -357,6 +375,8 @@ KFN w4 load16_once(const void *p) { return *(const w4 *)p; }
 KFN w4 load16_once_if(u32 there, const void *p) { return there ? *(const w4 *)p : (w4){0, 0, 0, 0}; }
 KFN w2 load8(const void *p) { return *(const w2 *)p; }
 KFN void prefetch(const void *p) { (void)p; }
+KFN void copy16(u32 *to, const u32 *from) { memcpy(to, from, 16); }
+KFN void copies_done(void) {}
 /* The lanes copy 16 bytes each in turn, at once. */
 KFN void ring_open(struct at at, u32 *ring) { (void)at, (void)ring; }
 KFN void ring_fetch(struct at at, u32 *ring, u32 slot, u32 to, const void *from, u32 bytes)
@@ -383,6 +403,7 @@ KFN void ring_fetch_own(struct at at, u32 *own, u32 slot, u32 to, const void *fr
     for (u32 i = at.lane * 16; i < bytes; i += 32 * 16)
         memcpy((u8 *)(own + to) + i, (const u8 *)from + i, 16);
 }
+KFN void ring_fetch_once(struct at at, u32 *own, u32 slot, u32 to, const void *from, u32 bytes) { ring_fetch_own(at, own, slot, to, from, bytes); }
 KFN void ring_fetch_two(struct at at, u32 *own, u32 slot, u32 to, const void *from0, const void *from1, u32 bytes)
 {
     (void)slot;
@@ -402,6 +423,11 @@ KFN void tile_u_from(struct at at, i32 *c, const u32 *a, const u32 *b, const i32
 {
     memcpy(c, from, 4 * sizeof *c);
     emu_tile(at.fiber, c, a, b, false);
+}
+KFN void tile_s_from(struct at at, i32 *c, const u32 *a, const u32 *b, const i32 *from)
+{
+    memcpy(c, from, 4 * sizeof *c);
+    emu_tile(at.fiber, c, a, b, true);
 }
 KFN void tile_u0(struct at at, i32 *c, const u32 *a, const u32 *b)
 {

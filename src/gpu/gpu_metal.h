@@ -139,6 +139,8 @@ KFN w4 load16_once_if(u32 there, DEV const void *p)
 KFN w2 load8(DEV const void *p) { return *(DEV const w2 *)p; }
 KFN w2 load8(SHM const void *p) { return *(SHM const w2 *)p; }
 KFN void prefetch(DEV const void *p) { (void)p; }
+KFN void copy16(SHM u32 *to, DEV const u32 *from) { *(SHM w4 *)to = *(DEV const w4 *)from; }
+KFN void copies_done() {}
 
 KFN void ring_open(struct at at, SHM u32 *ring) {}
 KFN void ring_fetch(struct at at, SHM u32 *ring, u32 slot, u32 to, DEV const void *from, u32 bytes) { at.ring->tile = from; }
@@ -205,6 +207,11 @@ KFN void tile_u_from(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *
 {
     c[0] = from[0], c[1] = from[1], c[2] = from[2], c[3] = from[3];
     tile_u(at, c, a, b);
+}
+KFN void tile_s_from(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b, THR const i32 *from)
+{
+    c[0] = from[0], c[1] = from[1], c[2] = from[2], c[3] = from[3];
+    tile_s(at, c, a, b);
 }
 KFN void tile_u0(struct at at, THR i32 *c, THR const u32 *a, THR const u32 *b)
 {

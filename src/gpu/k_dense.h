@@ -141,7 +141,9 @@ KFN void dense_add(const u32 type, float d, float e, i32 c, i32 h, float dx, flo
     float f = type == GT_Q4_0 ? EX_FMA(EX_FLOAT((u32)c), 0.0625f, EX_MAGIC * -0.0625f) : EX_FLOAT((u32)c) - EX_MAGIC; /* exact */
     if (TYPE_IS_32(type)) {
         *p = EX_FMA(f, d * dx, *p);
-    } else if (type == GT_Q4_K) { /* the sub-scale times the integer is exact: at most 3,840,480 */
+        if (TYPE_HAS_MIN(type))
+            *low = EX_FMA(e, sum, *low);
+    } else if (type != GT_Q6_K) { /* the sub-scale times the integer is exact: at most 7,936,992 */
         *p = EX_FMA(d * f, dx, *p);
         *low = EX_FMA(e, sum, *low);
     } else { /* exact: at most 16,646,144 < 2^24 */
@@ -175,7 +177,9 @@ KFN void dense_scale(const u32 type, THR const struct tile_pair *t, const u32 k,
     *e = 0.0f;
     if (TYPE_IS_32(type)) {
         *d = half_value(t->d[r] >> 16u * k & 0xFFFFu);
-    } else if (type == GT_Q4_K) {
+        if (TYPE_HAS_MIN(type))
+            *e = half_value(t->m[r] >> 16u * k & 0xFFFFu);
+    } else if (type != GT_Q6_K) {
         *d = byte_value(t->d[r], k);
         *e = byte_value(t->m[r], k);
     } else {

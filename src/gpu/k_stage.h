@@ -17,6 +17,8 @@
 #define TYPE_IS_32(t) ((t) == GT_Q4_0 || (t) == GT_Q4_1 || (t) == GT_Q5_0 || (t) == GT_Q5_1 || (t) == GT_Q8_0)
 #define TYPE_HAS_MIN(t) ((t) == GT_Q4_1 || (t) == GT_Q5_1)
 #define TYPE_HAS_FIFTH(t) ((t) == GT_Q5_0 || (t) == GT_Q5_1 || (t) == GT_Q5_K)
+#define TYPE_HAS_LOW(t) (TYPE_HAS_MIN(t) || (t) == GT_Q4_K || (t) == GT_Q5_K) /* a second sum */
+#define TYPE_IS_SIGNED(t) ((t) == GT_Q4_0 || (t) == GT_Q5_0 || (t) == GT_Q8_0 || (t) == GT_Q6_K) /* as many_words has it */
 #define TYPE_OFFSET(t) ((t) == GT_Q4_0 ? 8 : (t) == GT_Q5_0 ? 16 : 0)
 
 /* ---- shares of work ---- */

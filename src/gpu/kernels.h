@@ -39,9 +39,6 @@
 #define KERNEL_FILE 14
 #include "gpu/k_twin.h"
 #undef KERNEL_FILE
-#define KERNEL_FILE 9
-#include "gpu/k_many.h"
-#undef KERNEL_FILE
 #define KERNEL_FILE 15
 #include "gpu/k_few.h"
 #undef KERNEL_FILE
@@ -50,6 +47,9 @@
 #undef KERNEL_FILE
 #define KERNEL_FILE 17
 #include "gpu/k_dense.h"
+#undef KERNEL_FILE
+#define KERNEL_FILE 9
+#include "gpu/k_many.h"
 #undef KERNEL_FILE
 #define KERNEL_FILE 10
 #include "gpu/k_float.h"

@@ -127,7 +127,12 @@ enum { GPU_FEW_ZEROS = 16, GPU_FEW_STAGE = 96 }; /* words of shared memory: 64 z
 #define GPU_SHM_DENSE(n, n_in, bytes)                                                                            \
     ((PS_METAL ? 0u : 8u * (32u + GPU_DENSE_SLOTS(n, bytes) * (bytes))) + 512u * (n) +                           \
      80u * GPU_DENSE_PANELS(n_in) * GPU_DENSE_SEGS(n_in) * (n))
-#define GPU_SHM_MANY (GPU_SHM_RING + 4u * (2u * 32u * 96u + 32u)) /* 32 columns of one tile, twice, and their rows */
+/* k_many.h: columns of a unit; bytes of a SIMD group's ring; words of a stage. */
+#define GPU_MANY_COLS (PS_METAL ? 32 : 64)
+#define GPU_MANY_RING 7104 /* three tiles of q4_0 or q4_k */
+#define GPU_MANY_STAGE (GPU_MANY_COLS * 80 + 8 * (2 * GPU_MANY_COLS + 8))
+#define GPU_MANY_LIST (PS_METAL ? 256u : 512u) /* tiles of pairs that are put into order */
+#define GPU_SHM_MANY ((PS_METAL ? 0u : 8u * (32u + GPU_MANY_RING)) + 4u * (2u * GPU_MANY_STAGE + GPU_MANY_COLS + 2u * GPU_MANY_LIST + 8u))
 
 /* k_float.h: rows of a tile (rows: the most there are, 1 with pairs) and outputs of a unit (n_out: of all matrices), norm weights, parts. */
 #define GPU_FLOAT_SEGS (PS_METAL ? 2u : 8u) /* segments of 256 in a phase */
