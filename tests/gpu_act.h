@@ -8,7 +8,7 @@
 /* Act rows by the reference, words where layout.h says. */
 static inline void act_rows(u32 *act, const float *x, u32 n, u32 stride, u32 rows)
 {
-    enum { MOST = 4096 };
+    enum { MOST = 8192 };
     u32 n_pad = GPU_PAD(n);
     assert_true(n_pad <= MOST);
     for (u32 r = 0; r < rows; r++, act += GPU_ACT_BYTES(n) / 4, x += stride) {

@@ -242,7 +242,7 @@ static void store_of(const struct shape *s, u32 d_rope, bool neox, u32 norm, u32
 static void queries_keys_and_values_are_stored(void **state)
 {
     (void)state;
-    static const u32 DIMS[][2] = {{64, 64}, {80, 80}, {128, 128}, {128, 64}, {96, 32}, {2, 2}, {10, 6}, {256, 256}, {34, 0}, {160, 40}};
+    static const u32 DIMS[][2] = {{64, 64}, {80, 80}, {64, 64}, {128, 128}, {128, 64}, {96, 32}, {2, 2}, {10, 6}, {256, 256}, {34, 0}, {160, 40}};
     u64 seed = 100;
     for (u32 i = 0; i < COUNT(DIMS); i++)
         for (u32 norm = 0; norm < 3; norm++)
@@ -530,7 +530,7 @@ static void stores_of(const struct shape *s, u32 d_rope, bool neox, bool norm, u
 static void attention_stores_what_store_would(void **state)
 {
     (void)state;
-    static const u32 DIMS[][2] = {{64, 64}, {80, 80}, {128, 128}, {128, 64}, {96, 32}, {6, 6}, {120, 120}, {34, 0}, {128, 40}}, SHARES[] = {1, 2, 4, 8, 16, 3};
+    static const u32 DIMS[][2] = {{64, 64}, {80, 80}, {64, 64}, {128, 128}, {128, 64}, {96, 32}, {6, 6}, {120, 120}, {34, 0}, {128, 40}}, SHARES[] = {1, 2, 4, 8, 16, 3};
     u64 seed = 9000;
     for (u32 i = 0; i < COUNT(DIMS); i++)
         for (u32 k = 0; k < COUNT(SHARES); k++)

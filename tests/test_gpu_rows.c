@@ -92,8 +92,8 @@ static void norm_of(u32 n)
     if (write_act && n % 32 == 0)
         act_rows(act.want, y, n, h_stride, rows);
     union gpu_args a = {.norm_ = {.which = which, .n = n, .x_stride = stride, .h_stride = h_stride, .has_norm = has_norm,
-                                  .write_h = write_h, .write_act = write_act, .ranks = ranks, .eps = eps}};
-    launch(GK_norm, &a, (struct bufs){{in.got, x.got, w.got, h.got, act.got}}, GPU_SHM_NORM(n));
+                                  .write_h = write_h, .write_act = write_act, .ranks = ranks, .more = check_below(GPU_NORM_MORE + 1), .eps = eps}};
+    launch(GK_norm, &a, (struct bufs){{in.got, x.got, w.got, h.got, act.got}}, GPU_SHM_NORM(n) * (1 + a.norm_.more));
     area_same("norm", &h);
     area_same("act of norm", &act);
     area_same("x of norm", &x);
@@ -172,11 +172,12 @@ static void norm_joined(const struct combine_args *c, const struct area *x, u32 
     }
     if (write_act && n % 32 == 0)
         act_rows(act.want, y, n, h_stride, rows);
-    union gpu_args a = {.combine_norm_ = {.combine = *c, .norm = {.n = n, .h_stride = h_stride, .write_h = write_h, .write_act = write_act, .eps = eps}}};
+    union gpu_args a = {.combine_norm_ = {.combine = *c, .norm = {.n = n, .h_stride = h_stride, .write_h = write_h, .write_act = write_act,
+                                                                              .more = check_below(GPU_NORM_MORE + 1), .eps = eps}}};
     b.p[6] = w.got;
     b.p[7] = h.got;
     b.p[8] = act.got;
-    launch(GK_combine_norm, &a, b, GPU_SHM_NORM(n));
+    launch(GK_combine_norm, &a, b, GPU_SHM_NORM(n) * (1 + a.combine_norm_.norm.more));
     area_same("x of combine_norm", x);
     area_same("h of combine_norm", &h);
     area_same("act of combine_norm", &act);

@@ -85,6 +85,15 @@ u32 lower_alone(const struct lower *l, u64 units)
     return (u32)min_u64(units ? units : 1, (l->g->info.n_groups + 1) / 2); /* the grid is for two an SM */
 }
 
+/* Rows of n floats, of so many, that a group of a norm's launch has at once besides one: two groups an SM have room for them. */
+u32 lower_norm_more(const struct lower *l, u64 rows, u32 n)
+{
+    u32 more = (u32)min_u64((rows ? rows - 1 : 0) / l->g->info.n_groups, GPU_NORM_MORE);
+    while (more && (1 + more) * GPU_SHM_NORM(n) > l->g->info.shm_bytes / 2)
+        more--;
+    return more;
+}
+
 /* Rule 1 of a buffer's rows of n floats (and the norm before it). */
 void lower_norm_launch(struct lower *l, const struct gpu_buf *from, u32 n, i32 norm, bool write_h, bool write_act, const struct gpu_buf *to)
 {
@@ -92,7 +101,8 @@ void lower_norm_launch(struct lower *l, const struct gpu_buf *from, u32 n, i32 n
     k->args.norm_ = (struct norm_args){.which = l->table, .n = n, .x_stride = from->stride, .h_stride = to->stride,
                                        .has_norm = norm != PLAN_NONE, .write_h = write_h, .write_act = write_act, .ranks = from->ranks,
                                        .eps = l->g->dev.plan->hp.eps};
-    u64 rows = (u64)l->rows * from->ranks; /* with a norm a group takes a row, else a SIMD group 128 elements */
+    u64 rows = (u64)l->rows * from->ranks; /* with a norm a group takes whole rows, else a SIMD group 128 elements */
+    k->args.norm_.more = norm != PLAN_NONE ? lower_norm_more(l, rows, n) : 0;
     k->n_groups = lower_at_most(l, norm != PLAN_NONE ? rows : (rows * ((n + 127) / 128) + GPU_SIMDS - 1) / GPU_SIMDS);
     k->bufs[1] = from->x;
     k->bufs[2] = lower_weight(l, norm);

@@ -52,6 +52,7 @@ const struct plan_weight *lower_of_plan(const struct lower *l, i32 index);
 bool lower_quantised(const struct lower *l, i32 index);
 struct gpu_buf lower_buf(const struct lower *l, enum plan_buf b);
 /* Whether shared memory holds a kernel with these arguments. */
+u32 lower_norm_more(const struct lower *l, u64 rows, u32 n);
 bool lower_fits(const struct lower *l, enum gpu_kernel kernel, const union gpu_args *args);
 /* Rule 1 of a buffer's rows of n floats (and the norm before it). */
 void lower_norm_launch(struct lower *l, const struct gpu_buf *from, u32 n, i32 norm, bool write_h, bool write_act, const struct gpu_buf *to);

@@ -261,7 +261,7 @@ static void norm_besides(struct lower *l, struct gpu_launch *k)
     k->args.combine_norm_ = (struct combine_norm_args){
         .combine = combine,
         .norm = {.which = l->table, .n = combine.n, .x_stride = combine.x_stride, .h_stride = h.stride, .has_norm = 1, .write_h = r.floats,
-                 .write_act = r.acts, .ranks = 1, .eps = l->g->dev.plan->hp.eps}};
+                 .write_act = r.acts, .ranks = 1, .more = lower_norm_more(l, l->rows, combine.n), .eps = l->g->dev.plan->hp.eps}};
     k->n_groups = lower_at_most(l, l->rows);
     k->bufs[6] = lower_weight(l, next.op->norm);
     if (r.floats)

@@ -38,6 +38,7 @@ struct norm_args {
     u32 n, x_stride, h_stride;
     u32 has_norm, write_h, write_act;
     u32 ranks;         /* rows of the buffer for each row of the table */
+    u32 more;          /* with a norm: rows that a group has at once, besides one: at most GPU_NORM_MORE */
     float eps;
 };
 
@@ -186,8 +187,8 @@ struct combine_args {
     u32 shared, shared_stride, shared_w_stride;
 };
 
-/* Both, of whole rows: the norm of the x that comes out. 0-5 as combine_args, 6 norm weights, 7 h out, 8 act out. Of `norm` n, h_stride, eps, write_h and
- * write_act are read. */
+/* Both, of whole rows: the norm of the x that comes out. 0-5 as combine_args, 6 norm weights, 7 h out, 8 act out. Of `norm` n, h_stride, eps, more, write_h
+ * and write_act are read. */
 struct combine_norm_args {
     struct combine_args combine;
     struct norm_args norm;

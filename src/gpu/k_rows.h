@@ -185,47 +185,64 @@ KFN void norm_put(struct at at, CON const struct norm_args *a, struct bufs b, u3
     }
 }
 
-/* A row of n floats in shared memory, a group's: normalised and put. `weights` apart from b, so that combine_norm can have them elsewhere. The caller's
- * threads wrote four elements each from 4 * id on, 1024 apart. */
-KFN void norm_row(struct at at, CON const struct norm_args *a, struct bufs b, DEV const float *weights, u32 row, SHM float *here)
+/* A group's rows in shared memory: row, row + n_groups ... and so many more as there are and a->more allows, each with room for its scale. `most` is 0
+ * where a->more is, below: then nothing is spent on a choice of rows. */
+KFN SHM float *norm_place(CON const struct norm_args *a, SHM float *here, u32 k)
+{
+    return here + k * (GPU_SHM_NORM(a->n) / 4u);
+}
+
+/* The scale of a row there, a SIMD group's work. */
+KFN void norm_scale(struct at at, CON const struct norm_args *a, SHM float *here)
+{
+    u32 n = a->n, whole = (n + 31u) & ~31u;
+    float s = 0.0f;
+    u32 i = at.lane;
+    for (; i + 480u < n; i += 512u) {
+        float v[16];
+        UNROLL
+        for (u32 k = 0; k < 16u; k++)
+            v[k] = here[i + 32u * k];
+        UNROLL
+        for (u32 k = 0; k < 16u; k++) {
+            float f = ex_flush(v[k]);
+            s = EX_FMA(f, f, s);
+        }
+    }
+    for (; i < n; i += 32u) {
+        float f = ex_flush(here[i]);
+        s = EX_FMA(f, f, s);
+    }
+    s = simd_tree(at, s);
+    if (at.lane == 0)
+        here[whole] = div_rn(1.0f, sqrt_rn(div_rn(s, (float)(i32)n) + a->eps));
+}
+
+/* Those rows normalised and put. `weights` apart from b, so that combine_norm can have them elsewhere. The caller's threads wrote four elements each of
+ * each row, from 4 * id on, 1024 apart. */
+KFN void norm_rows(struct at at, CON const struct norm_args *a, struct bufs b, DEV const float *weights, u32 row, u32 rows, SHM float *here,
+                   const u32 most)
 {
     u32 n = a->n, whole = (n + 31u) & ~31u;
     bool act = a->write_act && n % 32u == 0; /* else there are no whole blocks, and no product that wants them */
     u32 end = act ? GPU_PAD(n) : n;
     BARRIER(at);
-    if (at.simd == 0) {
-        float s = 0.0f;
-        u32 i = at.lane;
-        for (; i + 480u < n; i += 512u) {
-            float v[16];
-            UNROLL
-            for (u32 k = 0; k < 16u; k++)
-                v[k] = here[i + 32u * k];
-            UNROLL
-            for (u32 k = 0; k < 16u; k++) {
-                float f = ex_flush(v[k]);
-                s = EX_FMA(f, f, s);
-            }
-        }
-        for (; i < n; i += 32u) {
-            float f = ex_flush(here[i]);
-            s = EX_FMA(f, f, s);
-        }
-        s = simd_tree(at, s);
-        if (at.lane == 0)
-            here[whole] = div_rn(1.0f, sqrt_rn(div_rn(s, (float)(i32)n) + a->eps));
-    }
+    if (most ? at.simd <= a->more && row + at.simd * at.n_groups < rows : at.simd == 0)
+        norm_scale(at, a, norm_place(a, here, most ? at.simd : 0));
     BARRIER(at);
-    float r = here[whole];
     for (u32 i0 = at.simd * 128u; i0 < end; i0 += GPU_SIMDS * 128u) {
         u32 i = i0 + 4u * at.lane;
-        float v[4], w[4];
+        float w[4];
         row_get(w, weights, i, n);
-        UNROLL
-        for (u32 k = 0; k < 4; k++)
-            v[k] = ex_flush((i + k < n ? here[i + k] : 0.0f) * r * w[k]);
-        norm_put(at, a, b, row, i, v, act);
-    } /* a thread has read what it wrote itself, so it may put its next row there */
+        for (u32 k = 0, to = row; k == 0 || (k <= most && k <= a->more && to < rows); k++, to += at.n_groups) {
+            SHM const float *x = norm_place(a, here, k);
+            float v[4], r = x[whole];
+            UNROLL
+            for (u32 e = 0; e < 4; e++)
+                v[e] = ex_flush((i + e < n ? x[i + e] : 0.0f) * r * w[e]);
+            norm_put(at, a, b, to, i, v, act);
+        }
+    } /* a thread has read what it wrote itself, so it may put its next rows there */
 }
 
 /* Four elements of a row into shared memory. */
@@ -288,8 +305,28 @@ KFN void norm_ahead(struct at at, DEV const float *weights, u32 n)
         prefetch(weights + 32u * at.id);
 }
 
-/* Rows without a norm: pieces of 128 elements, each by a SIMD group. With one: a row by a group; it goes to shared memory (a float for each element, then
- * the row's scale), the first SIMD group sums it up, all normalise it. */
+KFN void norm_all(struct at at, CON const struct norm_args *a, struct bufs b, u32 rows, SHM float *here, const u32 most)
+{
+    u32 n = a->n;
+    for (u32 row = at.group; row < rows; row += (1u + (most ? a->more : 0u)) * at.n_groups) {
+        for (u32 i = 4u * at.id; i < n; i += 4u * GPU_THREADS) {
+            float v[1 + GPU_NORM_MORE][4]; /* all of it on its way at once */
+            UNROLL
+            for (u32 k = 0; k <= most; k++) {
+                u32 r = row + k * at.n_groups, there = k == 0 || (k <= a->more && r < rows);
+                row_get(v[k], (DEV const float *)b.p[1] + (u64)r * a->x_stride, i, there ? n : 0);
+            }
+            UNROLL
+            for (u32 k = 0; k <= most; k++)
+                if (k == 0 || (k <= a->more && row + k * at.n_groups < rows))
+                    norm_here(norm_place(a, here, k), i, n, v[k]);
+        }
+        norm_rows(at, a, b, (DEV const float *)b.p[2], row, rows, here, most);
+    }
+}
+
+/* Rows without a norm: pieces of 128 elements, each by a SIMD group. With one: a row, or 1 + more of them at once, by a group; it goes to shared memory (a
+ * float for each element, then the row's scale), a SIMD group of its own sums it up, all normalise it. */
 KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
@@ -313,15 +350,10 @@ KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM 
         norm_in_place(at, a, b, rows, act);
         return;
     }
-    for (u32 row = at.group; row < rows; row += at.n_groups) {
-        DEV const float *x = (DEV const float *)b.p[1] + (u64)row * a->x_stride;
-        for (u32 i = 4u * at.id; i < n; i += 4u * GPU_THREADS) {
-            float v[4];
-            row_get(v, x, i, n);
-            norm_here(here, i, n, v);
-        }
-        norm_row(at, a, b, (DEV const float *)b.p[2], row, here);
-    }
+    if (GPU_NORM_MORE && a->more)
+        norm_all(at, a, b, rows, here, GPU_NORM_MORE);
+    else
+        norm_all(at, a, b, rows, here, 0);
 }
 
 /* ---- gating ---- */
@@ -382,7 +414,7 @@ KFN void combine_put(CON const struct combine_args *a, struct bufs b, u32 row, u
     DEV const float *lists = (DEV const float *)b.p[2];
     DEV float *x = (DEV float *)b.p[5] + (u64)row * a->x_stride;
     u32 n = a->n, pair = row * a->n_used;
-    float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f}, shared[4], g = 0.0f;
+    float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f}, shared[4] = {0.0f, 0.0f, 0.0f, 0.0f}, g = 0.0f;
     row_get(v, x, i, n); /* all loads first: they wait together */
     if (a->shared) {
         g = ((DEV const float *)b.p[4])[(u64)row * a->shared_w_stride];
@@ -411,7 +443,22 @@ KFN void k_combine(struct at at, CON const struct combine_args *a, struct bufs b
     }
 }
 
-/* The same, and the norm that follows, a row a group. */
+KFN void combine_all(struct at at, CON const struct combine_norm_args *a, struct bufs b, struct bufs to, u32 rows, SHM float *here, const u32 most)
+{
+    u32 n = a->combine.n;
+    for (u32 row = at.group; row < rows; row += (1u + (most ? a->norm.more : 0u)) * at.n_groups) {
+        for (u32 k = 0, r = row; k == 0 || (k <= most && k <= a->norm.more && r < rows); k++, r += at.n_groups) {
+            for (u32 i = 4u * at.id; i < n; i += 4u * GPU_THREADS) {
+                float v[4];
+                combine_put(&a->combine, b, r, i, v);
+                norm_here(norm_place(&a->norm, here, k), i, n, v);
+            }
+        }
+        norm_rows(at, &a->norm, to, (DEV const float *)b.p[6], row, rows, here, most);
+    }
+}
+
+/* The same, and the norm that follows, as k_norm has it. */
 KFN void k_combine_norm(struct at at, CON const struct combine_norm_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
@@ -424,14 +471,10 @@ KFN void k_combine_norm(struct at at, CON const struct combine_norm_args *a, str
     if (at.group < rows)
         norm_ahead(at, weights, n);
     IN_TURN(at);
-    for (u32 row = at.group; row < rows; row += at.n_groups) {
-        for (u32 i = 4u * at.id; i < n; i += 4u * GPU_THREADS) {
-            float v[4];
-            combine_put(&a->combine, b, row, i, v);
-            norm_here(here, i, n, v);
-        }
-        norm_row(at, &a->norm, to, weights, row, here);
-    }
+    if (GPU_NORM_MORE && a->norm.more)
+        combine_all(at, a, b, to, rows, here, GPU_NORM_MORE);
+    else
+        combine_all(at, a, b, to, rows, here, 0);
 }
 
 /* ---- rows that want logits ---- */

@@ -2,7 +2,8 @@
  *
  * A head is a SIMD group's: lane l loads elements l, l + 32, ... (rule 6's sums), lays them down in its row of shared memory, rotates
  * pairs there, and puts the row where it belongs: queries and keys back, two dimensions a lane to f16 keys and values, four to q8_0. Heads
- * follow each other over the groups first. A norm over the whole row makes all heads of a row one SIMD group's work.
+ * follow each other over the groups first. A norm over the whole row makes all heads of a row one SIMD group's work. Heads of 64 or 128 dimensions that
+ * are rotated whole, in halves (neox), are four at a time in a SIMD group's registers: a lane has both elements of its pairs; so queries, and f16 keys and values.
  *
  *   shared memory   8 SIMD groups x 256 floats
  *
@@ -184,19 +185,107 @@ KFN void store_head(struct at at, CON const struct store_args *a, struct bufs b,
         store_f16(at, s, d_head, pos, what == 1, panel);
 }
 
+/* Up to four heads of a row from h0 on, of n at x, in registers: of 32 * each dimensions, all of them rotated, neox. Elements lane, lane + 32 ... */
+enum { STORE_FOUR = 4 };
+
+KFN void store_four_scale(struct at at, CON const struct store_args *a, THR const struct store_with *with, THR float (*v)[STORE_EACH / 2], const u32 each)
+{
+    float sum[STORE_FOUR], mine = 0.0f;
+    UNROLL
+    for (u32 h = 0; h < STORE_FOUR; h++) {
+        sum[h] = 0.0f;
+        UNROLL
+        for (u32 k = 0; k < each; k++) {
+            float f = ex_flush(v[h][k]);
+            sum[h] = EX_FMA(f, f, sum[h]);
+        }
+    }
+    UNROLL
+    for (u32 h = 0; h < STORE_FOUR; h++) {
+        float s = simd_tree(at, sum[h]);
+        mine = at.lane % STORE_FOUR == h ? s : mine;
+    }
+    float r = div_rn(1.0f, sqrt_rn(div_rn(mine, (float)(i32)a->d_head) + a->eps));
+    UNROLL
+    for (u32 h = 0; h < STORE_FOUR; h++) {
+        float factor = EX_FLOAT(shuffle_from(at, EX_BITS(r), h));
+        UNROLL
+        for (u32 k = 0; k < each; k++)
+            v[h][k] = ex_flush(v[h][k] * factor * with->norm[k]);
+    }
+}
+
+KFN void store_four_turn(THR const struct store_with *with, THR float *v, const u32 each)
+{
+    UNROLL
+    for (u32 k = 0; k < each / 2; k++) {
+        float c = EX_FLOAT(with->turn[k].x), sn = EX_FLOAT(with->turn[k].y), u = v[k], w = v[k + each / 2];
+        v[k] = ex_flush(EX_FMA(u, c, -(w * sn)));
+        v[k + each / 2] = ex_flush(EX_FMA(w, c, u * sn));
+    }
+}
+
+KFN void store_four(struct at at, CON const struct store_args *a, struct bufs b, w4 row, u32 what, u32 h0, u32 n, DEV float *x, const u32 each)
+{
+    u32 d_head = 32 * each, pos = row.z, j = pos % GPU_KV_PANEL;
+    bool norm = a->has_norm && what < 2;
+    DEV const float *weights = what ? (DEV const float *)b.p[5] : (DEV const float *)b.p[4];
+    DEV const float *none = 0, *cs = (DEV const float *)b.p[6] + (u64)pos * d_head;
+    struct store_with with;
+    float v[STORE_FOUR][STORE_EACH / 2];
+    store_read(at, norm ? weights : none, what < 2 ? cs : none, d_head, d_head, &with, each);
+    UNROLL
+    for (u32 h = 0; h < STORE_FOUR; h++) {
+        UNROLL
+        for (u32 k = 0; k < each; k++)
+            v[h][k] = h0 + h < n ? x[(h0 + h) * d_head + at.lane + 32 * k] : 0.0f;
+    }
+    if (norm)
+        store_four_scale(at, a, &with, v, each);
+    UNROLL
+    for (u32 h = 0; h < STORE_FOUR; h++) {
+        if (h0 + h >= n)
+            continue;
+        if (what < 2) {
+            store_four_turn(&with, v[h], each);
+            UNROLL
+            for (u32 k = 0; k < each; k++)
+                x[(h0 + h) * d_head + at.lane + 32 * k] = v[h][k];
+        }
+        if (what == 0)
+            continue;
+        DEV u8 *panel = kv_head(b.p[7], row.y, a->slot_lo, a->slot_hi, a->head_bytes, (what == 1 ? 0 : a->n_kv) + h0 + h) +
+                        (u64)(pos / GPU_KV_PANEL) * GPU_KV_PANEL_BYTES(d_head, 0);
+        UNROLL
+        for (u32 k = 0; k < each; k++) {
+            u32 i = at.lane + 32 * k;
+            *(DEV u16 *)(panel + (what == 1 ? i / 8 * 512 + j * 16 + i % 8 * 2 : (j * d_head + i) * 2)) = (u16)ex_to_half(ex_flush(v[h][k]));
+        }
+    }
+}
+
 KFN void k_store(struct at at, CON const struct store_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
     u32 n_rows = in[IN_ROWS], whole = a->has_norm && a->whole_norm;
-    u32 n_q = whole ? 1 : a->n_heads, n_k = whole ? 1 : a->n_kv; /* pieces of work */
+    u32 four = !whole && a->neox && a->d_rope == a->d_head && (a->d_head == 64 || a->d_head == 128), four_kv = four && !a->kv_q8;
+    u32 n_q = whole ? 1 : four ? (a->n_heads + 3) / STORE_FOUR : a->n_heads; /* pieces of work */
+    u32 n_v = four_kv ? (a->n_kv + 3) / STORE_FOUR : a->n_kv, n_k = whole ? 1 : n_v;
     SHM float *s = (SHM float *)shm + at.simd * STORE_DIMS;
     struct walk w;
-    for (walk_start(at, n_q + n_k + a->n_kv, &w); w.row < n_rows; walk_on(&w)) {
+    for (walk_start(at, n_q + n_k + n_v, &w); w.row < n_rows; walk_on(&w)) {
         w4 row = load16(in + a->rows_at + 4 * w.row);
         u32 what = w.piece < n_q ? 0 : w.piece < n_q + n_k ? 1 : 2;
         u32 h = what == 0 ? w.piece : what == 1 ? w.piece - n_q : w.piece - n_q - n_k, n = 1;
         DEV float *x = what == 0 ? (DEV float *)b.p[1] : what == 1 ? (DEV float *)b.p[2] : (DEV float *)b.p[3];
         x += (u64)w.row * (what ? a->kv_stride : a->q_stride);
+        if (what ? four_kv : four) {
+            if (a->d_head == 128)
+                store_four(at, a, b, row, what, STORE_FOUR * h, what ? a->n_kv : a->n_heads, x, 4);
+            else
+                store_four(at, a, b, row, what, STORE_FOUR * h, what ? a->n_kv : a->n_heads, x, 2);
+            continue;
+        }
         float r = 0.0f;
         if (whole && what < 2) {
             n = what ? a->n_kv : a->n_heads;
