@@ -163,7 +163,7 @@ KFN float few_end(const u32 type, u32 row, u32 d, float p, float low)
 
 /* v[2 r + j]: the sum of the lane's own tile for output g + 8 r and the j-th of its columns (rows 1: there is only the first). x[i]: where the lane's
  * column (TILE_COLS of them for each tile) has tile i's activations, or zeros; s[j]: scales and sums of its j-th column of its own tile. Words of shm. */
-KFN void few_sums(struct at at, const u32 type, const u32 cols, const u32 rows, u32 n, THR const struct few_weights *f, SHM const u32 *shm, THR const u32 *x,
+KFN void few_sums(struct at at, const u32 type, const u32 cols, const u32 rows, THR const struct few_weights *f, SHM const u32 *shm, THR const u32 *x,
                   THR const u32 *s, THR float *v)
 {
     const u32 each = type == GT_Q6_K ? 2u : FEW_BLOCKS, n_cols = rows == 1u ? 1u : 2u;
@@ -187,17 +187,16 @@ KFN void few_sums(struct at at, const u32 type, const u32 cols, const u32 rows, 
         for (u32 b = 0; b < 8u; b++)
             h[b] = MAGIC_BITS;
         UNROLL
-        for (u32 i = 0; i < 8u / cols; i++)
-            if (i < n) {
+        for (u32 i = 0; i < 8u / cols; i++) { /* one that is not there is zeros, and asking would take longer */
+            UNROLL
+            for (u32 ch = b0 / 2u; ch < (b0 + each) / 2u; ch++) {
+                w4 both[TILE_COLS];
                 UNROLL
-                for (u32 ch = b0 / 2u; ch < (b0 + each) / 2u; ch++) {
-                    w4 both[TILE_COLS];
-                    UNROLL
-                    for (u32 k = 0; k < TILE_COLS; k++)
-                        both[k] = load16(shm + x[i * TILE_COLS + k] + ch * 16u);
-                    few_chunk(at, type, ch, f->w + i * FEW_LOADS(type), both, c + 8u * (ch - b0 / 2u), h);
-                }
+                for (u32 k = 0; k < TILE_COLS; k++)
+                    both[k] = load16(shm + x[i * TILE_COLS + k] + ch * 16u);
+                few_chunk(at, type, ch, f->w + i * FEW_LOADS(type), both, c + 8u * (ch - b0 / 2u), h);
             }
+        }
         UNROLL
         for (u32 b = 0; b < each; b++)
             UNROLL
@@ -214,7 +213,7 @@ KFN void few_sums(struct at at, const u32 type, const u32 cols, const u32 rows, 
 }
 
 /* The same. x: a lane's own tile's activations for row 0, in words of shm, rows `region` words apart, scales `stride` behind; seg: its number along the row. */
-KFN void few_tiles(struct at at, const u32 type, const u32 of_cols, const u32 rows, u32 n, THR const struct few_weights *f, SHM const u32 *shm, u32 x, u32 seg,
+KFN void few_tiles(struct at at, const u32 type, const u32 of_cols, const u32 rows, THR const struct few_weights *f, SHM const u32 *shm, u32 x, u32 seg,
                    u32 region, u32 stride, THR float *v)
 {
     const u32 cols = FEW_COLS(type, of_cols);
@@ -231,7 +230,7 @@ KFN void few_tiles(struct at at, const u32 type, const u32 of_cols, const u32 ro
     UNROLL
     for (u32 j = 0; j < 2u; j++)
         s[j] = x + least_u32(col + j, rows - 1u) * region + stride + seg * 16u;
-    few_sums(at, type, cols, rows, n, f, shm, from, s, v);
+    few_sums(at, type, cols, rows, f, shm, from, s, v);
 }
 
 /* Sums to their places: tile `first` of a round and those behind it, rows of 16. */
@@ -449,8 +448,7 @@ KFN void few_out_put(struct at at, const u32 rows, CON const struct product_args
         ((DEV float *)b.p[12])[(u64)o->row * a->res_stride + o->out] = o->x + v;
 }
 
-/* Where the parts of shared memory are and how many panels a round has. Told anew where it is needed (again, gpu.h): what is kept while a SIMD group has
- * its weights in registers is little. */
+/* Where the parts of shared memory are and how many panels a round has. */
 struct few_shape {
     u32 n_pad, n_seg, region, most;
     SHM float *here, *sums;
@@ -460,7 +458,7 @@ KFN void few_shape_of(const u32 rows, CON const struct product_args *a, SHM u32 
 {
     const u32 cols = GPU_FEW_COLS(rows);
     u32 rest;
-    s->n_pad = GPU_PAD(again(a->n_in));
+    s->n_pad = GPU_PAD(again(a->n_in)); /* computed here once more rather than kept for it */
     s->n_seg = s->n_pad / GPU_SEG;
     s->region = STAGE_WORDS(1u, s->n_pad);
     s->most = least_u32(split_u32(64u / cols, s->n_seg, &rest), 16u / rows);
@@ -492,76 +490,50 @@ KFN void few_share_of(struct at at, u32 n_tiles, THR struct few_share *w)
     w->last = least_u32(w->k + each, n_tiles);
 }
 
-/* Panels of the round that begins with p, of one matrix. */
-KFN u32 few_panels_of(const u32 rows, CON const struct product_args *a, struct bufs b, SHM u32 *shm, u32 p, u32 to, THR struct few_shape *s)
-{
-    struct product_mat m;
-    u32 end;
-    few_shape_of(rows, a, shm, s);
-    few_mat_of(a, b, p, &m, &end);
-    return least_u32(s->most, least_u32(to, end) - p);
-}
-
-/* What lies behind a round's weights. */
-KFN DEV const u8 *few_round_end(CON const struct product_args *a, struct bufs b, u32 p, u32 panels, u32 n_seg, THR u32 *bytes)
-{
-    struct product_mat m;
-    u32 end;
-    few_mat_of(a, b, p, &m, &end);
-    *bytes = p + panels < end ? GPU_TILE_BYTES(m.type) : 0u;
-    return m.w + (u64)((m.panel + panels) * n_seg) * GPU_TILE_BYTES(m.type);
-}
-
 /* At most `rows` rows. A group takes a contiguous share of panels, in rounds of as many as its SIMD groups can have in registers at once. */
 KFN void few_product(struct at at, const u32 rows, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
 {
     const u32 cols = GPU_FEW_COLS(rows);
     u32 from, to, n_rows = rows, turn = 0, end;
     bool fresh = true;
-    struct product_mat m;
-    if (a->source == SRC_NORM) {
-        struct few_shape s;
-        few_shape_of(rows, a, shm, &s);
+    struct few_shape s;
+    few_shape_of(rows, a, shm, &s);
+    if (a->source == SRC_NORM)
         few_copy(at, s.here, s.n_pad, (DEV const float *)b.p[2], 0u, a->n_in, 1u);
-    }
     share_units(at, panels_of(a->n_out[0]) + (a->n_mats > 1u ? panels_of(a->n_out[1]) : 0u) + (a->n_mats > 2u ? panels_of(a->n_out[2]) : 0u), &from, &to);
     NO_UNROLL
     for (u32 p = from; p < to;) {
-        struct few_shape s;
+        struct product_mat m;
         struct few_share w;
         struct few_out o;
-        u32 panels = few_panels_of(rows, a, b, shm, p, to, &s);
+        few_mat_of(a, b, p, &m, &end);
+        u32 panels = least_u32(s.most, least_u32(to, end) - p), of_cols = FEW_COLS(m.type, cols), own = few_own(at, of_cols), bytes = GPU_TILE_BYTES(m.type);
         few_share_of(at, panels * s.n_seg, &w);
         NO_UNROLL
         do {
             struct few_weights f;
             float v[4];
-            few_mat_of(a, b, again(p), &m, &end);
-            u32 type_of = m.type, of_cols = FEW_COLS(type_of, cols), own = few_own(at, of_cols), bytes = GPU_TILE_BYTES(type_of), seg;
-            u32 n = w.k < w.last ? least_u32(few_beside(of_cols), w.last - w.k) : 0u;
-            DEV const u8 *first = m.w + (n ? (u64)(m.panel * (GPU_PAD(again(a->n_in)) / GPU_SEG) + w.k) * bytes : 0u);
+            u32 n = w.k < w.last ? least_u32(few_beside(of_cols), w.last - w.k) : 0u, seg;
+            DEV const u8 *first = m.w + (n ? (u64)(m.panel * s.n_seg + w.k) * bytes : 0u);
             struct few_from from_of = {{first, first + bytes, first + 2u * bytes, first + 3u * bytes}};
-            few_load(at, cols, type_of, n, &from_of, first + (own < n ? own * bytes : 0u), &f);
+            few_load(at, cols, m.type, n, &from_of, first + (own < n ? own * bytes : 0u), &f);
             if (fresh) {
                 IN_TURN(at);
                 if (rows > 1u) /* few_1: there is one, or no launch */
                     n_rows = least_u32(rows, ((DEV const u32 *)b.p[0])[IN_ROWS + a->which]);
-                few_shape_of(rows, a, shm, &s);
                 few_stage(at, shm, a, b, n_rows, s.here);
                 BARRIER(at);
                 fresh = false;
             }
-            few_shape_of(rows, a, shm, &s);
-            if (p + panels < to && w.k + n >= w.last) /* the round's last tiles; */
-                few_ahead(few_round_end(a, b, again(p), panels, s.n_seg, &bytes), least_u32(s.most, to - p - panels) * s.n_seg * bytes, at.id, GPU_THREADS);
+            if (p + panels < to && w.k + n >= w.last) { /* the round's last tiles; */
+                u32 more = p + panels < end ? bytes : 0u;
+                few_ahead(m.w + (u64)((m.panel + panels) * s.n_seg) * bytes, least_u32(s.most, to - p - panels) * s.n_seg * more, at.id, GPU_THREADS);
+            }
             split_u32(w.k + own, s.n_seg, &seg);
-            FOR_FEW_TYPE(type_of, few_tiles(at, type, cols, rows, n, &f, shm, GPU_FEW_STAGE, seg, s.region, STAGE_STRIDE(s.n_pad), v))
-            few_shape_of(rows, a, shm, &s);
+            FOR_FEW_TYPE(m.type, few_tiles(at, type, cols, rows, &f, shm, GPU_FEW_STAGE, seg, s.region, STAGE_STRIDE(s.n_pad), v))
             few_sums_put(at, of_cols, rows, n, v, s.sums + turn * GPU_FEW_SUMS(rows, s.n_seg), w.k);
             w.k += few_beside(of_cols);
         } while (w.k < w.last);
-        panels = few_panels_of(rows, a, b, shm, again(p), to, &s);
-        few_mat_of(a, b, again(p), &m, &end);
         few_out_of(at, rows, a, b, &m, panels, n_rows, &o);
         BARRIER(at);
         few_out_put(at, rows, a, b, &m, s.n_seg, s.sums + turn * GPU_FEW_SUMS(rows, s.n_seg), &o);

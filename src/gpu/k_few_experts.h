@@ -26,9 +26,9 @@ KFN u32 few_id(THR const struct few_experts *e, u32 pair)
     return e->chosen ? e->chosen[pair] : e->ids[pair];
 }
 
-/* A lane's own tile: 2 * its number in w0 or, + 1, w1; what it is multiplied with. */
+/* A lane's own tile: 2 * its number in w0 or, + 1, w1 (until it is known which expert its pair has: of that expert's); what it is multiplied with. */
 struct few_place {
-    u32 tile, x, seg;
+    u32 pair, tile, x, seg;
 };
 
 KFN DEV const u8 *few_tile_at(THR const struct few_experts *e, u32 tile)
@@ -41,16 +41,24 @@ KFN void few_in_place(THR const struct few_experts *e, u32 unit, u32 count, u32 
 {
     u32 which = split_u32(k, e->n_seg, &p->seg), item = least_u32(which >> e->width, count - 1u), u, rest;
     u32 pair = split_u32(unit + item, e->units, &u), panel = u * e->width + (which >> 1 & (e->width - 1u)), row = split_u32(pair, e->n_used, &rest);
-    p->tile = ((few_id(e, pair) * e->n_panels + panel) * e->n_seg + p->seg) * 2u + (which & 1u);
+    p->pair = pair;
+    p->tile = (panel * e->n_seg + p->seg) * 2u + (which & 1u);
     p->x = GPU_FEW_STAGE + (row - e->row0) * e->region;
+}
+
+KFN void few_place_tile(THR const struct few_experts *e, THR struct few_place *p)
+{
+    p->tile += few_id(e, p->pair) * e->n_panels * e->n_seg * 2u;
 }
 
 KFN void few_out_place(THR const struct few_experts *e, u32 unit, u32 count, u32 k, THR struct few_place *p)
 {
     u32 which = split_u32(k, e->n_seg, &p->seg), rank, u, item = split_u32(which, e->n_used, &rank);
     u32 pair = split_u32(unit + least_u32(item, count - 1u), e->n_panels, &u) * e->n_used + rank;
-    p->tile = ((few_id(e, pair) * e->n_panels + u) * e->n_seg + p->seg) * 2u;
+    p->pair = pair;
+    p->tile = (u * e->n_seg + p->seg) * 2u;
     p->x = GPU_FEW_STAGE + (pair - e->row0) * e->region;
+    few_place_tile(e, p);
 }
 
 /* The round of `count` units from `unit` on into the chip's cache. */
@@ -81,13 +89,39 @@ KFN void few_spread(struct at at, THR const struct few_experts *e, u32 cols, u32
         from->at[i] = few_tile_at(e, shuffle_from(at, own, (i * cols >> 1) & 31u));
 }
 
+/* A panel's sums of both matrices, one behind the other: gate's to *gate, up's. */
+KFN float sums_get_two(SHM const float *part, u32 n_seg, THR float *gate)
+{
+    float up = 0.0f;
+    *gate = 0.0f;
+    NO_UNROLL
+    for (u32 s = 0; s < n_seg; s += 8u) {
+        float v[16];
+        UNROLL
+        for (u32 k = 0; k < 8u; k++) {
+            u32 at_part = least_u32(s + k, n_seg - 1u);
+            v[k] = part[at_part * 16u];
+            v[8u + k] = part[(n_seg + at_part) * 16u];
+        }
+        UNROLL
+        for (u32 k = 0; k < 8u; k++) {
+            *gate = *gate + (s + k < n_seg ? v[k] : 0.0f);
+            up = up + (s + k < n_seg ? v[8u + k] : 0.0f);
+        }
+    }
+    return up;
+}
+
 /* Panels' sums as the next product's rows: silu(gate) * up, one output a thread. */
 KFN void few_in_put(struct at at, CON const struct experts_in_args *a, struct bufs b, THR const struct few_experts *e, u32 unit, u32 count, SHM const float *sums)
 {
     u32 item = at.id / 16u, u, pair = split_u32(unit + item, e->units, &u), out = u * GPU_PANEL + (at.id & 15u);
     SHM const float *part = sums + item * e->unit_tiles * 16u + (at.id & 15u);
+    float gate = 0.0f, up = 0.0f;
     if (item < count && out < a->n_out)
-        ((DEV float *)b.p[4])[(u64)pair * a->y_stride + out] = silu_times(sums_get(part, e->n_seg, 16u), sums_get(part + e->n_seg * 16u, e->n_seg, 16u));
+        up = sums_get_two(part, e->n_seg, &gate);
+    if (item < count && out < a->n_out)
+        ((DEV float *)b.p[4])[(u64)pair * a->y_stride + out] = silu_times(gate, up);
 }
 
 /* The same for units of two panels, and by rule 1: a unit is a block of 32 and a SIMD group's. */
@@ -96,7 +130,7 @@ KFN void few_in_put_act(struct at at, CON const struct experts_in_args *a, struc
     for (u32 item = at.simd; item < count; item += GPU_SIMDS) {
         u32 block, pair = split_u32(unit + item, e->units, &block), n_pad = GPU_PAD(a->n_out);
         SHM const float *part = sums + (item * 4u + at.lane / 16u * 2u) * e->n_seg * 16u + (at.lane & 15u);
-        float v = silu_times(sums_get(part, e->n_seg, 16u), sums_get(part + e->n_seg * 16u, e->n_seg, 16u)), d;
+        float gate, up = sums_get_two(part, e->n_seg, &gate), v = silu_times(gate, up), d;
         ((DEV float *)b.p[4])[(u64)pair * a->y_stride + block * 32u + at.lane] = v;
         i32 sum, q = act_quantise_32(at, v, &d, &sum);
         DEV u8 *act = (DEV u8 *)b.p[6] + (u64)pair * GPU_ACT_BYTES(a->n_out);
@@ -223,6 +257,12 @@ KFN void k_few_in(struct at at, CON const struct few_in_args *args, struct bufs 
     u32 id = 0;
     few_share(at, args->choose, n_rows * e.n_used * e.units, &from, &to);
     e.row0 = split_u32(split_u32(from, e.units, &rest), e.n_used, &rest);
+    struct few_place p = {0u, 0u, 0u, 0u};
+    bool placed = to > from;
+    if (placed) { /* the first, before the turn */
+        u32 count = least_u32(most, to - from), each = (count * e.unit_tiles + GPU_SIMDS - 1u) / GPU_SIMDS;
+        few_in_place(&e, from, count, at.simd * each + own, &p);
+    }
     if (args->choose) {
         w4 logits[ROUTE_PARTS];
         few_touches(at, &e, from, to, n_rows, &touched);
@@ -245,11 +285,13 @@ KFN void k_few_in(struct at at, CON const struct few_in_args *args, struct bufs 
         NO_UNROLL
         do {
             u32 n = k < last ? least_u32(few_beside(of_cols), last - k) : 0u;
-            struct few_place p;
             struct few_weights f;
             float v[4];
             struct few_from from_of;
-            few_in_place(&e, unit, count, k + own, &p);
+            if (!placed)
+                few_in_place(&e, unit, count, k + own, &p);
+            placed = false;
+            few_place_tile(&e, &p);
             few_spread(at, &e, of_cols, p.tile, &from_of);
             few_load(at, cols, e.type, n, &from_of, few_tile_at(&e, p.tile), &f);
             if (fresh) {
@@ -260,7 +302,7 @@ KFN void k_few_in(struct at at, CON const struct few_in_args *args, struct bufs 
             }
             if (unit + count < to && k + n >= last)
                 few_in_ahead(at, &e, unit + count, least_u32(most, to - unit - count));
-            FOR_FEW_TYPE(e.type, few_tiles(at, type, cols, 1, n, &f, shm, p.x, p.seg, e.region, STAGE_STRIDE(e.n_pad), v))
+            FOR_FEW_TYPE(e.type, few_tiles(at, type, cols, 1, &f, shm, p.x, p.seg, e.region, STAGE_STRIDE(e.n_pad), v))
             few_sums_put(at, of_cols, 1, n, v, round, k);
             k += few_beside(of_cols);
         } while (k < last);
@@ -360,7 +402,7 @@ KFN void k_few_out(struct at at, CON const struct few_out_args *args, struct buf
             }
             if (unit + count < to && k + n >= last)
                 few_out_ahead(at, &e, unit + count, least_u32(most, to - unit - count));
-            FOR_FEW_TYPE(e.type, few_tiles(at, type, cols, 1, n, &f, shm, p.x, p.seg, e.region, STAGE_STRIDE(e.n_pad), v))
+            FOR_FEW_TYPE(e.type, few_tiles(at, type, cols, 1, &f, shm, p.x, p.seg, e.region, STAGE_STRIDE(e.n_pad), v))
             few_sums_put(at, of_cols, 1, n, v, round, k);
             k += few_beside(of_cols);
         } while (k < last);
