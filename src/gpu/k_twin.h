@@ -6,18 +6,18 @@
  * Weights fill the way from memory to an SM: what is asked for behind them, a word of a list or the next instructions, waits for them, 2 us and more. So a SIMD
  * group reads its part of the list once, lane by lane; half of its ring is filled before activations are staged, half behind them; and the code is short.
  *
- * A group takes a contiguous share of jobs, SIMD group s of it every 8th from s on. The pairs of as many list tiles as fit are staged together, TWIN_COLS
- * columns at most: mostly all that the share touches, so that barriers stand at its begin only.
+ * A group takes a contiguous share of jobs, SIMD group s of it every 8th from s on. The pairs of as many list tiles as fit are staged together: all that the share
+ * touches, mostly, so that barriers stand at its begin only. Two whole list tiles fit: a group whose second list tile had to wait for its first one's jobs came last of all.
  *
- *   shared memory: for each SIMD group its ring (marks, two slots of two weight tiles; none in a PS_METAL build) | staged rows (k_stage.h)
+ *   shared memory: staged columns (k_stage.h), in the filling before each of the first eight a SIMD group's marks | their scales | for each SIMD group two
+ *   slots of two weight tiles (none in a PS_METAL build)
  *
  * Lane 4g + t has rows g and g + 8 of both tiles, and columns 2t, 2t + 1; of a tile with at most four pairs column t, as tile_sums_4. */
 
-#define TWIN_COLS GPU_TWIN_COLS
-
 enum {
-    TWIN_SLOTS = 2, /* fetched ahead; without a ring the walk is where the arithmetic is */
-    TWIN_FIRST = 1  /* of them, asked for before the activations are */
+    TWIN_SLOTS = 2,  /* fetched ahead; without a ring the walk is where the arithmetic is */
+    TWIN_FIRST = 1,  /* of them, asked for before the activations are */
+    TWIN_COLUMNS = 2 /* slots, marks only, of the columns that a SIMD group has come */
 };
 
 struct twin {
@@ -32,6 +32,8 @@ struct twin {
     DEV float *y;
     u32 y_stride;
     u32 from, to;           /* the group's jobs */
+    SHM u32 *stage, *scales;
+    u32 ring;               /* where a SIMD group's slots begin, words behind its marks */
     u32 tile0, expert, word; /* the list tile of its first job; a lane's: of tile0 + lane, as the list has them */
 };
 
@@ -96,7 +98,7 @@ KFN void twin_fetch(struct at at, THR const struct twin *s, THR struct twin_walk
 #if PS_METAL
     (void)at, (void)own, (void)slot;
 #else
-    ring_fetch_two(at, own, slot, RING_MARKS + slot * (s->bytes / 2u), f->w0, f->w1, s->bytes);
+    ring_fetch_two(at, own, slot, s->ring + slot * (s->bytes / 2u), f->w0, f->w1, s->bytes);
 #endif
     f->w0 += s->bytes;
     f->w1 += s->bytes;
@@ -120,16 +122,16 @@ KFN void twin_fill(struct at at, THR const struct twin *s, THR struct twin_walk 
 }
 
 /* Where the next two tiles are for the arithmetic; they are there. */
-KFN void twin_take(struct at at, const u32 type, THR const struct twin_walk *f, SHM u32 *own, u32 slot, WGT const u32 *THR *w)
+KFN void twin_take(struct at at, const u32 type, THR const struct twin *s, THR const struct twin_walk *f, SHM u32 *own, u32 slot, WGT const u32 *THR *w)
 {
 #if PS_METAL
-    (void)at, (void)type, (void)own, (void)slot;
+    (void)at, (void)type, (void)s, (void)own, (void)slot;
     w[0] = (WGT const u32 *)f->w0;
     w[1] = (WGT const u32 *)f->w1;
 #else
     (void)f;
     ring_take_own(at, own, slot);
-    w[0] = own + RING_MARKS + slot * (GPU_TILE_BYTES(type) / 2u);
+    w[0] = own + s->ring + slot * (GPU_TILE_BYTES(type) / 2u);
     w[1] = w[0] + GPU_TILE_BYTES(type) / 4u;
 #endif
 }
@@ -155,6 +157,7 @@ KFN void twin_add(const u32 type, const u32 k, u32 d, u32 m, i32 c, i32 h, float
  * g + 8 of both). q: integers of the columns that the lane brings to the matrix tile (TILE_COLS), from its word on; s0, s1: scales and sums of its columns. */
 KFN void twin_sums(struct at at, const u32 type, const u32 n, WGT const u32 *THR const *w, SHM const u32 *THR const *q, SHM const u32 *s0, SHM const u32 *s1, THR float *total)
 {
+    const u32 cols = GPU_TWIN_COLS(type);
     float p[8], low[8];
     UNROLL
     for (u32 i = 0; i < 2u * n; i++)
@@ -175,7 +178,7 @@ KFN void twin_sums(struct at at, const u32 type, const u32 n, WGT const u32 *THR
         for (u32 k = 0; k < 2u; k++) {
             u32 b[2 * TILE_COLS];
             columns_b(both, k, b);
-            w2 c0 = load8(s0 + 2u * TWIN_COLS * (2u * two + k)), c1 = n == 2u ? c0 : load8(s1 + 2u * TWIN_COLS * (2u * two + k));
+            w2 c0 = load8(s0 + 2u * cols * (2u * two + k)), c1 = n == 2u ? c0 : load8(s1 + 2u * cols * (2u * two + k));
             float dx0 = EX_FLOAT(c0.x), dx1 = EX_FLOAT(c1.x);
             i32 from[4];
             from[0] = from[2] = TYPE_OFFSET(type) ? (i32)c0.y : MAGIC_BITS;
@@ -218,18 +221,17 @@ KFN void twin_sums(struct at at, const u32 type, const u32 n, WGT const u32 *THR
 /* One job: the SIMD group's sums of `n` outputs a lane and tile, then out. base: the staged column of the list tile's first pair; pair: lane i has that of
  * column i. */
 KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR const struct twin *s, u32 last, u32 j, u32 base, u32 pair, SHM u32 *own,
-                  SHM const u32 *stage, THR struct twin_walk *f, THR u32 *slot)
+                  THR struct twin_walk *f, THR u32 *slot)
 {
-    u32 g = at.lane >> 2, l = at.lane & 3u, step = 16u * TWIN_COLS;
+    u32 g = at.lane >> 2, l = at.lane & 3u, step = 16u * GPU_TWIN_COLS(type);
     u32 c0 = n == 2u ? l : 2u * l, c1 = c0 + 1u;
     SHM const u32 *q[TILE_COLS];
     UNROLL
     for (u32 i = 0; i < TILE_COLS; i++) {
         u32 col = base + least_u32(n == 2u ? tile_col_of_four(at) : tile_col(at, i), last);
-        q[i] = stage + col * STAGE_STRIDE(s->n_pad) + tile_word(at) * 4u;
+        q[i] = s->stage + col * STAGE_STRIDE(s->n_pad) + tile_word(at) * 4u;
     }
-    SHM const u32 *scales = stage + TWIN_COLS * STAGE_STRIDE(s->n_pad);
-    SHM const u32 *s0 = scales + 2u * (base + least_u32(c0, last)), *s1 = scales + 2u * (base + least_u32(c1, last));
+    SHM const u32 *s0 = s->scales + 2u * (base + least_u32(c0, last)), *s1 = s->scales + 2u * (base + least_u32(c1, last));
     float total[8];
     u32 pairs[2];
     pairs[0] = shuffle_from(at, pair, base + least_u32(c0, last));
@@ -240,7 +242,7 @@ KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR 
     NO_UNROLL
     for (u32 seg = 0; seg < s->n_seg; seg++) {
         WGT const u32 *w[2];
-        twin_take(at, type, f, own, *slot, w);
+        twin_take(at, type, s, f, own, *slot, w);
         twin_sums(at, type, n, w, q, s0, s1, total);
         SIMD_BARRIER(at);
         twin_fetch(at, s, f, own, *slot);
@@ -278,46 +280,65 @@ KFN u32 twin_sum(const u32 type, u32 d, u32 sum)
     return TYPE_IS_32(type) || type == GT_Q6_K ? sum : EX_BITS(EX_FLOAT(d) * (float)(i32)sum);
 }
 
-/* Columns [0, n) from act rows, by all threads: 16 bytes of integers or a block's scale and sum at a time. row: lane i has column i's. */
-KFN void twin_stage_acts(struct at at, const u32 type, THR const struct twin *s, u32 row, u32 n, SHM u32 *stage)
+/* Columns [0, n) from act rows, on their way: the integers as they are, and of two blocks a lane scales and sums. SIMD group s has columns s and s + 8. */
+struct twin_acts {
+    u32 d[4], sum[4];
+};
+
+KFN void twin_ask_acts(struct at at, THR const struct twin *s, u32 row, u32 n, SHM u32 *own, THR struct twin_acts *v)
 {
-    u32 blocks = s->n_pad / 32u, pieces = 3u * blocks, total = n * pieces, i = at.id, col = 0u;
-    NO_UNROLL
-    for (u32 k = at.simd * 32u; k < total; k += 2u * GPU_THREADS) {
-        u32 cols[2], is[2];
-        w4 v[2];
+    u32 blocks = s->n_pad / 32u;
+    UNROLL
+    for (u32 k = 0; k < 2u; k++) {
+        u32 col = at.simd + GPU_SIMDS * k;
+        DEV const u32 *from = s->act + (u64)shuffle_from(at, row, col) * (GPU_ACT_BYTES(s->n_in) / 4u);
+        SHM u32 *to = s->stage + col * STAGE_STRIDE(s->n_pad);
+        if (col >= n)
+            break;
+#if PS_METAL
+        (void)own;
+        for (u32 i = 4u * at.lane; i < s->n_pad / 4u; i += 128u)
+            *(SHM w4 *)(to + i) = load16(from + i);
+#else
+        ring_fetch_own(at, own, TWIN_COLUMNS + k, (u32)(to - own), from, s->n_pad);
+#endif
         UNROLL
-        for (u32 m = 0; m < 2u; m++) {
-            while (i >= pieces) {
-                i -= pieces;
-                col++;
+        for (u32 m = 0; m < 2u; m++)
+            if (32u * m + at.lane < blocks) {
+                v->d[2u * k + m] = from[8u * blocks + 32u * m + at.lane];
+                v->sum[2u * k + m] = from[9u * blocks + 32u * m + at.lane];
             }
-            is[m] = i;
-            cols[m] = col;
-            i += GPU_THREADS;
-            DEV const u32 *from = s->act + (u64)shuffle_from(at, row, least_u32(col, n - 1u)) * (GPU_ACT_BYTES(s->n_in) / 4u);
-            if (cols[m] >= n)
-                continue;
-            if (is[m] < 2u * blocks) {
-                v[m] = load16(from + 4u * is[m]);
-            } else {
-                v[m].x = from[6u * blocks + is[m]];
-                v[m].y = from[7u * blocks + is[m]];
-            }
-        }
+    }
+}
+
+KFN void twin_put_scale(const u32 type, THR const struct twin *s, u32 col, u32 block, u32 d, u32 sum)
+{
+    SHM u32 *to = s->scales + 2u * (GPU_TWIN_COLS(type) * block + col);
+    to[0] = d;
+    to[1] = twin_sum(type, d, sum);
+}
+
+KFN void twin_take_acts(struct at at, const u32 type, THR const struct twin *s, u32 row, u32 n, SHM u32 *own, THR const struct twin_acts *v)
+{
+    u32 blocks = s->n_pad / 32u;
+    UNROLL
+    for (u32 k = 0; k < 2u; k++) {
+        u32 col = at.simd + GPU_SIMDS * k;
+        DEV const u32 *from = s->act + (u64)shuffle_from(at, row, col) * (GPU_ACT_BYTES(s->n_in) / 4u);
+        if (col >= n)
+            break;
         UNROLL
-        for (u32 m = 0; m < 2u; m++) {
-            SHM u32 *to = stage + cols[m] * STAGE_STRIDE(s->n_pad) + 4u * is[m];
-            if (cols[m] >= n)
-                continue;
-            if (is[m] < 2u * blocks) {
-                *(SHM w4 *)to = v[m];
-                continue;
-            }
-            to = stage + TWIN_COLS * (STAGE_STRIDE(s->n_pad) + 2u * (is[m] - 2u * blocks)) + 2u * cols[m];
-            to[0] = v[m].x;
-            to[1] = twin_sum(type, v[m].x, v[m].y);
-        }
+        for (u32 m = 0; m < 2u; m++)
+            if (32u * m + at.lane < blocks)
+                twin_put_scale(type, s, col, 32u * m + at.lane, v->d[2u * k + m], v->sum[2u * k + m]);
+        NO_UNROLL
+        for (u32 b = 64u + at.lane; b < blocks; b += 32u)
+            twin_put_scale(type, s, col, b, from[8u * blocks + b], from[9u * blocks + b]);
+#if !PS_METAL
+        ring_take_own(at, own, TWIN_COLUMNS + k);
+#else
+        (void)own;
+#endif
     }
 }
 
@@ -332,7 +353,7 @@ KFN w4 twin_floats(struct at at, THR const struct twin *s, u32 row, u32 i)
 }
 
 /* The same from floats, by rule 1: a piece a SIMD group, the next one on its way. */
-KFN void twin_stage_floats(struct at at, const u32 type, THR const struct twin *s, u32 row, u32 n, SHM u32 *stage)
+KFN void twin_stage_floats(struct at at, const u32 type, THR const struct twin *s, u32 row, u32 n)
 {
     u32 pieces = s->n_pad / 128u, i = at.simd, col = 0u;
     w4 v = {0u, 0u, 0u, 0u};
@@ -355,12 +376,9 @@ KFN void twin_stage_floats(struct at at, const u32 type, THR const struct twin *
         float f[4] = {EX_FLOAT(v.x), EX_FLOAT(v.y), EX_FLOAT(v.z), EX_FLOAT(v.w)}, d;
         i32 sum;
         u32 word = act_quantise_8(at, f, &d, &sum), b = 4u * i + at.lane / 8u;
-        stage[col * STAGE_STRIDE(s->n_pad) + act_word(b, at.lane % 8u)] = word;
-        if (at.lane % 8u == 0u) {
-            SHM u32 *to = stage + TWIN_COLS * (STAGE_STRIDE(s->n_pad) + 2u * b) + 2u * col;
-            to[0] = EX_BITS(d);
-            to[1] = twin_sum(type, EX_BITS(d), (u32)sum);
-        }
+        s->stage[col * STAGE_STRIDE(s->n_pad) + act_word(b, at.lane % 8u)] = word;
+        if (at.lane % 8u == 0u)
+            twin_put_scale(type, s, col, b, EX_BITS(d), (u32)sum);
         v = next;
         i = i1;
         col = col1;
@@ -373,7 +391,7 @@ struct twin_batch {
 };
 
 /* From *tile on, which goes behind it. */
-KFN void twin_batch_of(struct at at, THR const struct twin *s, THR u32 *tile, THR struct twin_batch *b)
+KFN void twin_batch_of(struct at at, const u32 type, THR const struct twin *s, THR u32 *tile, THR struct twin_batch *b)
 {
     struct experts_tile t;
     twin_tile(at, s, *tile, &t);
@@ -382,7 +400,7 @@ KFN void twin_batch_of(struct at at, THR const struct twin *s, THR u32 *tile, TH
     NO_UNROLL
     for (*tile += 1u; end < s->to; *tile += 1u, n += t.n_pairs, end += s->jobs) {
         twin_tile(at, s, *tile, &t);
-        if (n + t.n_pairs > TWIN_COLS)
+        if (n + t.n_pairs > GPU_TWIN_COLS(type))
             break;
     }
     b->end = least_u32(end, s->to);
@@ -392,8 +410,11 @@ KFN void twin_batch_of(struct at at, THR const struct twin *s, THR u32 *tile, TH
 
 KFN void twin_jobs(struct at at, const u32 type, const bool in, THR struct twin *s, SHM u32 *shm)
 {
-    u32 own_words = PS_METAL ? 0u : RING_MARKS + TWIN_SLOTS * (GPU_TILE_BYTES(type) / 2u), slot = 0, rest;
-    SHM u32 *own = shm + at.simd * own_words, *stage = shm + GPU_SIMDS * own_words;
+    u32 stride = STAGE_STRIDE(s->n_pad), slot = 0, rest;
+    SHM u32 *own = shm + at.simd * stride; /* its marks, in the filling before a column */
+    s->stage = shm + 16;
+    s->scales = shm + GPU_TWIN_COLS(type) * stride;
+    s->ring = GPU_TWIN_COLS(type) * (stride + s->n_pad / 16u) + at.simd * (TWIN_SLOTS * (GPU_TILE_BYTES(type) / 2u)) - (u32)(own - shm);
     if (s->from >= s->to) { /* nothing for the group */
         if (!in)
             IN_TURN(at);
@@ -412,7 +433,8 @@ KFN void twin_jobs(struct at at, const u32 type, const bool in, THR struct twin 
     NO_UNROLL
     for (u32 begin = s->from; begin < s->to;) {
         struct twin_batch b;
-        twin_batch_of(at, s, &tile, &b);
+        struct twin_acts acts;
+        twin_batch_of(at, type, s, &tile, &b);
         if (begin != s->from) {
             BARRIER(at);
         } else {
@@ -422,20 +444,22 @@ KFN void twin_jobs(struct at at, const u32 type, const bool in, THR struct twin 
         }
         u32 row = split_u32(b.pair, s->per, &rest);
         if (s->x)
-            twin_stage_floats(at, type, s, row, b.n, stage);
+            twin_stage_floats(at, type, s, row, b.n);
         else
-            twin_stage_acts(at, type, s, row, b.n, stage);
+            twin_ask_acts(at, s, row, b.n, own, &acts);
         if (begin == s->from)
             twin_fill(at, s, &f, own, TWIN_FIRST, TWIN_SLOTS);
+        if (!s->x)
+            twin_take_acts(at, type, s, row, b.n, own, &acts);
         BARRIER(at);
         NO_UNROLL
         for (; p.unit < b.end; twin_on(s, GPU_SIMDS, &p)) {
             struct experts_tile t;
             twin_tile(at, s, p.tile, &t);
             if (t.n_pairs <= 4u)
-                twin_job(at, type, 2, in, s, t.n_pairs - 1u, p.j, t.first - b.first, b.pair, own, stage, &f, &slot);
+                twin_job(at, type, 2, in, s, t.n_pairs - 1u, p.j, t.first - b.first, b.pair, own, &f, &slot);
             else
-                twin_job(at, type, 4, in, s, t.n_pairs - 1u, p.j, t.first - b.first, b.pair, own, stage, &f, &slot);
+                twin_job(at, type, 4, in, s, t.n_pairs - 1u, p.j, t.first - b.first, b.pair, own, &f, &slot);
         }
         begin = b.end;
     }

@@ -101,8 +101,8 @@ enum {
 #define GPU_SHM_EXPERTS_FUSED_ACT(n_pairs, n_in) (PS_METAL ? 2u * (n_pairs) * 64u : GPU_SHM_EXPERTS_FUSED(n_pairs, n_in))
 /* k_twin.h: types that it has; columns that are staged; the ring besides. */
 #define GPU_TWIN_TYPE(type) ((type) == GT_Q4_0 || (type) == GT_Q4_K || (type) == GT_Q6_K || (type) == GT_Q8_0)
-#define GPU_TWIN_COLS (PS_METAL ? 8u : 14u)
-#define GPU_SHM_TWIN(type, n_in) ((PS_METAL ? 0u : 8u * (32u + 4u * GPU_TILE_BYTES(type))) + GPU_SHM_STAGE(GPU_TWIN_COLS, n_in))
+#define GPU_TWIN_COLS(type) (PS_METAL ? 8u : (type) == GT_Q4_K ? 15u : 16u) /* with 16 of q4_k there would be one group an SM */
+#define GPU_SHM_TWIN(type, n_in) (GPU_SHM_STAGE(GPU_TWIN_COLS(type), n_in) + (PS_METAL ? 0u : 32u * GPU_TILE_BYTES(type)))
 /* k_few.h: weight tiles that a SIMD group has in registers at once, columns of a matrix tile for each of them; words of the sums of a round. */
 #ifndef GPU_FEW_TILES
 #define GPU_FEW_TILES 4u
