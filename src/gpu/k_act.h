@@ -90,13 +90,9 @@ KFN void act_put_32(struct at at, DEV u8 *act, u32 n_pad, u32 b, i32 q, float d,
     }
 }
 
-/* Quantises a lane's elements i..i+3 of a row (i = 4 * lane + a multiple of 128) and puts them into its act row of n_pad elements.
- * All 32 lanes call; nothing is written past n_pad. */
-KFN void act_put_8(struct at at, DEV u8 *act, u32 n_pad, u32 i, THR const float *v)
+/* What act_quantise_8 gave of elements i..i+3 of a row (i = 4 * lane + a multiple of 128) into its act row of n_pad elements; nothing past n_pad. */
+KFN void act_place_8(DEV u8 *act, u32 n_pad, u32 i, u32 word, float d, i32 sum)
 {
-    float d;
-    i32 sum;
-    u32 word = act_quantise_8(at, v, &d, &sum);
     if (i >= n_pad)
         return;
     ((DEV u32 *)act)[act_word(i / 32, i / 4 % 8)] = word;
@@ -104,6 +100,15 @@ KFN void act_put_8(struct at at, DEV u8 *act, u32 n_pad, u32 i, THR const float 
         ((DEV float *)(act + n_pad))[i / 32] = d;
         ((DEV i32 *)(act + n_pad))[n_pad / 32 + i / 32] = sum;
     }
+}
+
+/* Quantises them and puts them there. All 32 lanes call. */
+KFN void act_put_8(struct at at, DEV u8 *act, u32 n_pad, u32 i, THR const float *v)
+{
+    float d;
+    i32 sum;
+    u32 word = act_quantise_8(at, v, &d, &sum);
+    act_place_8(act, n_pad, i, word, d, sum);
 }
 
 #endif

@@ -13,7 +13,7 @@
  *                    of at most 32 pairs
  *   [8 E, 8 E + 24)  the scan: pairs, tiles and experts that are hit, of each SIMD group's lanes
  *
- * Where there are at most 128 experts and 8 of them used, route chooses by shorter keys, and route_group does both at once, below ("few experts").
+ * Where there are at most 128 experts and 8 of them used, route chooses by shorter keys, group has its own way with up to 64 rows, and route_group does both at once, below ("few experts").
  * route_group is for rows that are few: one SM reads 32 KB of sums in half a microsecond, the 256 KB of 64 rows and 8 segments in five. */
 
 /* ---- the lists ---- */
@@ -200,15 +200,6 @@ KFN void group_all(struct at at, CON const struct route_args *a, THR const struc
         group_many(at, a, l, n, shm);
     else if (at.simd == 0)
         group_few(at, l, n, expert, a->tile_rows);
-}
-
-KFN void k_group(struct at at, CON const struct route_args *a, struct bufs b, SHM u32 *shm)
-{
-    u32 n = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which] * a->n_used;
-    struct lists l;
-    lists_at(&l, a, (DEV u32 *)b.p[2], (DEV u32 *)b.p[3]);
-    if (at.group == 0)
-        group_all(at, a, &l, n, at.lane < n ? l.ids[at.lane] : 0u, shm);
 }
 
 /* ---- few experts: at most 128 (a multiple of 4), 8 used, 64 rows, all by one group ----
@@ -447,8 +438,9 @@ struct few_counts {
     u32 per_tile, whole;      /* pairs in a tile; x * whole >> 20 = x / per_tile for x <= 318 */
 };
 
-KFN void few_count(struct at at, CON const struct route_args *a, SHM const u32 *counts, u32 whole, THR struct few_counts *c)
+KFN void few_count(struct at at, CON const struct route_args *a, SHM const u32 *counts, THR struct few_counts *c)
 {
+    u32 rest, whole = split_u32(1u << 20, a->tile_rows, &rest) + 1u;
     c->count = counts[at.lane];
     c->per_tile = a->tile_rows;
     c->whole = whole;
@@ -504,12 +496,65 @@ KFN void few_put(struct at at, CON const struct route_args *a, THR const struct 
     }
 }
 
+/* Of 32 rows, number k: a lane's pair, of the row at `bit`, among the chosen. */
+KFN void few_chosen(THR const struct few_pair *p, u32 k, u32 bit, SHM u32 *shm)
+{
+    if (p->live) {
+        shm_add_u32(shm + FEW_EXPERTS * k + p->e, 1u << bit);
+        shm_add_u32(shm + FEW_COUNTS + p->e / 4u, 1u << p->e % 4u * 8u);
+    }
+}
+
+/* The lists, when all are among the chosen. */
+KFN void few_lists(struct at at, CON const struct route_args *a, THR const struct lists *l, u32 rows, THR const struct few_pair *pair, SHM u32 *shm)
+{
+    u32 bit = at.lane / 8u * 8u + at.simd;
+    struct few_counts c;
+    few_count(at, a, shm + FEW_COUNTS, &c);
+    UNROLL
+    for (u32 k = 0; k < 2u; k++) {
+        THR const struct few_pair *p = &pair[k];
+        if (32u * k >= rows)
+            break;
+        u32 ahead = popcount(shm[FEW_EXPERTS * k + p->e] & ((1u << bit) - 1u)) + (k ? popcount(shm[p->e]) : 0u);
+        few_place(at, l, &c, p->i, p->e, ahead, p->live);
+    }
+    if (at.simd == GPU_SIMDS - 1u) /* it has the fewest rows */
+        few_totals(at, a, l, rows * a->n_used, shm + FEW_COUNTS, (c.before >> 16) + (u32)dot4(c.tiles, 0x01010101u, 0));
+}
+
+/* Rows that a launch before this one chose for. */
+KFN void few_group(struct at at, CON const struct route_args *a, THR const struct lists *l, u32 rows, SHM u32 *shm)
+{
+    u32 bit = at.lane / 8u * 8u + at.simd;
+    struct few_pair pair[2];
+    UNROLL
+    for (u32 k = 0; k < 2u; k++) {
+        THR struct few_pair *p = &pair[k];
+        p->row = bit + 32u * k;
+        p->i = p->row * a->n_used + at.lane % 8u;
+        p->live = at.lane % 8u < a->n_used && p->row < rows;
+        p->e = p->live ? l->ids[p->i] : 0u;
+    }
+    shm[at.id] = 0;
+    if (at.id < 32u)
+        shm[FEW_COUNTS + at.id] = 0;
+    BARRIER(at);
+    UNROLL
+    for (u32 k = 0; k < 2u; k++)
+        few_chosen(&pair[k], k, bit, shm);
+    BARRIER(at);
+    few_lists(at, a, l, rows, pair, shm);
+}
+
 KFN void few_route_group(struct at at, CON const struct route_args *a, THR const struct lists *l, DEV const float *logits, u32 rows,
                          SHM u32 *shm)
 {
     SHM u32 *counts = shm + FEW_COUNTS, *ranks = shm + FEW_RANKS + 8u * FEW_ROW_RANKS * at.simd;
-    u32 rest, whole = split_u32(1u << 20, a->tile_rows, &rest) + 1u, n = rows * a->n_used, bit = at.lane / 8u * 8u + at.simd;
+    u32 n = rows * a->n_used, bit = at.lane / 8u * 8u + at.simd;
+    const struct few_pair none = {0, 0, 0, 0.0f, false};
     struct few_pair pair[2];
+    pair[0] = pair[1] = none;
     shm[at.id] = 0;
     if (at.id < 32u)
         counts[at.id] = 0;
@@ -536,10 +581,7 @@ KFN void few_route_group(struct at at, CON const struct route_args *a, THR const
         p->live = at.lane % 8u < a->n_used && p->row < rows;
         p->e = few_expert(at, a, logits, 32u * k + at.simd, p->live, ranks + 4u * FEW_ROW_RANKS * k);
         p->x = p->live ? route_value(a, logits + p->row * a->stride, p->e) : 0.0f;
-        if (p->live) {
-            shm_add_u32(shm + FEW_EXPERTS * k + p->e, 1u << bit);
-            shm_add_u32(counts + p->e / 4u, 1u << p->e % 4u * 8u);
-        }
+        few_chosen(p, k, bit, shm);
     }
     BARRIER(at);
     if (a->per_row) {
@@ -559,19 +601,11 @@ KFN void few_route_group(struct at at, CON const struct route_args *a, THR const
             few_totals(at, a, l, n, counts, n);
         return;
     }
-    struct few_counts c;
-    few_count(at, a, counts, whole, &c);
+    few_lists(at, a, l, rows, pair, shm);
     UNROLL
-    for (u32 k = 0; k < 2u; k++) {
-        THR struct few_pair *p = &pair[k];
-        if (32u * k >= rows)
-            break;
-        u32 ahead = popcount(shm[FEW_EXPERTS * k + p->e] & ((1u << bit) - 1u)) + (k ? popcount(shm[p->e]) : 0u);
-        few_place(at, l, &c, p->i, p->e, ahead, p->live);
-        few_put(at, a, l, logits, rows, 32u * k + at.simd, p);
-    }
-    if (at.simd == GPU_SIMDS - 1u)
-        few_totals(at, a, l, n, counts, (c.before >> 16) + (u32)dot4(c.tiles, 0x01010101u, 0));
+    for (u32 k = 0; k < 2u; k++)
+        if (32u * k < rows)
+            few_put(at, a, l, logits, rows, 32u * k + at.simd, &pair[k]);
 }
 
 /* A row a SIMD group. */
@@ -599,6 +633,17 @@ KFN void k_route(struct at at, CON const struct route_args *a, struct bufs b, SH
     else
         for (u32 row = at.simd * at.n_groups + at.group; row < rows; row += GPU_SIMDS * at.n_groups)
             route_row(at, a, logits, &l, row, found);
+}
+
+KFN void k_group(struct at at, CON const struct route_args *a, struct bufs b, SHM u32 *shm)
+{
+    u32 rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which], n = rows * a->n_used;
+    struct lists l;
+    lists_at(&l, a, (DEV u32 *)b.p[2], (DEV u32 *)b.p[3]);
+    if (at.group == 0 && few_experts(a) && rows <= 64u && !a->per_row)
+        few_group(at, a, &l, rows, shm);
+    else if (at.group == 0)
+        group_all(at, a, &l, n, at.lane < n ? l.ids[at.lane] : 0u, shm);
 }
 
 /* Rows over the SIMD groups, then the lists. Few pairs go from one to the other through shared memory. */

@@ -171,87 +171,147 @@ KFN void k_embed(struct at at, CON const struct embed_args *a, struct bufs b, SH
 
 /* ---- norm and rule 1 ---- */
 
-/* Four elements of a row from i on, normalised or as they are, to where they are wanted. All 32 lanes call. */
-KFN void norm_put(struct at at, CON const struct norm_args *a, struct bufs b, u32 row, u32 i, THR float *v, bool act)
+/* m times four elements of a row, from i on and 1024 apart, normalised or as they are, to where they are wanted. All 32 lanes call. */
+KFN void norm_put(struct at at, const u32 m, CON const struct norm_args *a, struct bufs b, u32 row, u32 i, THR float *v, bool act)
 {
-    u32 n = a->n;
-    if (a->write_h)
-        row_put((DEV float *)b.p[3] + (u64)row * a->h_stride, i, n, v);
-    if (act) {
+    u32 n = a->n, word[2];
+    float d[2];
+    i32 sum[2];
+    UNROLL
+    for (u32 j = 0; j < m; j++)
+        if (a->write_h && i + 1024u * j < n)
+            row_put((DEV float *)b.p[3] + (u64)row * a->h_stride, i + 1024u * j, n, v + 4u * j);
+    if (!act)
+        return;
+    UNROLL
+    for (u32 j = 0; j < m; j++) {
         UNROLL
         for (u32 k = 0; k < 4; k++)
-            v[k] = i + k < n ? v[k] : 0.0f; /* an infinite scale would make NaN of the filling */
-        act_put_8(at, (DEV u8 *)b.p[4] + (u64)row * GPU_ACT_BYTES(n), GPU_PAD(n), i, v);
+            v[4u * j + k] = i + 1024u * j + k < n ? v[4u * j + k] : 0.0f; /* an infinite scale would make NaN of the filling */
+        word[j] = act_quantise_8(at, v + 4u * j, &d[j], &sum[j]);
     }
+    UNROLL
+    for (u32 j = 0; j < m; j++)
+        act_place_8((DEV u8 *)b.p[4] + (u64)row * GPU_ACT_BYTES(n), GPU_PAD(n), i + 1024u * j, word[j], d[j], sum[j]);
 }
 
-/* A group's rows in shared memory: row, row + n_groups ... and so many more as there are and a->more allows, each with room for its scale. `most` is 0
- * where a->more is, below: then nothing is spent on a choice of rows. */
+/* A group's rows in shared memory, zeros behind each and its scale: row, row + n_groups ... and so many more as there are and a->more allows. */
 KFN SHM float *norm_place(CON const struct norm_args *a, SHM float *here, u32 k)
 {
     return here + k * (GPU_SHM_NORM(a->n) / 4u);
 }
 
-/* The scale of a row there, a SIMD group's work. */
-KFN void norm_scale(struct at at, CON const struct norm_args *a, SHM float *here)
+/* Sum of squares of a row in shared memory, by a SIMD group: 16 elements of each of its sums are on their way while 16 are added. */
+KFN float norm_sum(struct at at, SHM const float *here, u32 whole)
 {
-    u32 n = a->n, whole = (n + 31u) & ~31u;
-    float s = 0.0f;
-    u32 i = at.lane;
-    for (; i + 480u < n; i += 512u) {
-        float v[16];
+    float s = 0.0f, v[16], next[16];
+    UNROLL
+    for (u32 k = 0; k < 16u; k++)
+        v[k] = here[at.lane + 32u * k];
+    NO_UNROLL
+    for (u32 i = at.lane; i < whole; i += 512u) {
+        u32 i1 = i + 512u < whole ? i + 512u : i;
         UNROLL
         for (u32 k = 0; k < 16u; k++)
-            v[k] = here[i + 32u * k];
+            next[k] = here[i1 + 32u * k];
         UNROLL
         for (u32 k = 0; k < 16u; k++) {
             float f = ex_flush(v[k]);
             s = EX_FMA(f, f, s);
+            v[k] = next[k];
         }
     }
-    for (; i < n; i += 32u) {
-        float f = ex_flush(here[i]);
-        s = EX_FMA(f, f, s);
-    }
-    s = simd_tree(at, s);
+    return simd_tree(at, s);
+}
+
+/* The scale of a row there, a SIMD group's work. */
+KFN void norm_scale(struct at at, CON const struct norm_args *a, SHM float *here)
+{
+    u32 whole = GPU_NORM_WHOLE(a->n);
+    float s = norm_sum(at, here, whole);
     if (at.lane == 0)
-        here[whole] = div_rn(1.0f, sqrt_rn(div_rn(s, (float)(i32)n) + a->eps));
+        here[whole] = div_rn(1.0f, sqrt_rn(div_rn(s, (float)(i32)a->n) + a->eps));
+}
+
+/* A thread's first weights. */
+KFN void norm_weights(struct at at, DEV const float *weights, u32 n, THR float *w)
+{
+    row_get(w, weights, 4u * at.id, n);
+    row_get(w + 4, weights, 4u * at.id + 1024u, n);
 }
 
 /* Those rows normalised and put. `weights` apart from b, so that combine_norm can have them elsewhere. The caller's threads wrote four elements each of
  * each row, from 4 * id on, 1024 apart. */
-KFN void norm_rows(struct at at, CON const struct norm_args *a, struct bufs b, DEV const float *weights, u32 row, u32 rows, SHM float *here,
-                   const u32 most)
+KFN void norm_rows(struct at at, CON const struct norm_args *a, struct bufs b, DEV const float *weights, u32 row, u32 rows, SHM float *here)
 {
-    u32 n = a->n, whole = (n + 31u) & ~31u;
+    u32 n = a->n, whole = GPU_NORM_WHOLE(n);
     bool act = a->write_act && n % 32u == 0; /* else there are no whole blocks, and no product that wants them */
     u32 end = act ? GPU_PAD(n) : n;
     BARRIER(at);
-    if (most ? at.simd <= a->more && row + at.simd * at.n_groups < rows : at.simd == 0)
-        norm_scale(at, a, norm_place(a, here, most ? at.simd : 0));
+    if (at.simd <= a->more && row + at.simd * at.n_groups < rows)
+        norm_scale(at, a, norm_place(a, here, at.simd));
     BARRIER(at);
     for (u32 i0 = at.simd * 128u; i0 < end; i0 += GPU_SIMDS * 128u) {
         u32 i = i0 + 4u * at.lane;
         float w[4];
         row_get(w, weights, i, n);
-        for (u32 k = 0, to = row; k == 0 || (k <= most && k <= a->more && to < rows); k++, to += at.n_groups) {
+        for (u32 k = 0, to = row; k <= a->more && to < rows; k++, to += at.n_groups) {
             SHM const float *x = norm_place(a, here, k);
             float v[4], r = x[whole];
             UNROLL
             for (u32 e = 0; e < 4; e++)
                 v[e] = ex_flush((i + e < n ? x[i + e] : 0.0f) * r * w[e]);
-            norm_put(at, a, b, to, i, v, act);
+            norm_put(at, 1u, a, b, to, i, v, act);
         }
     } /* a thread has read what it wrote itself, so it may put its next rows there */
 }
 
-/* Four elements of a row into shared memory. */
-KFN void norm_here(SHM float *here, u32 i, u32 n, THR const float *v)
+/* One row: its two halves at a time, while it is short. w: the thread's first weights. The caller's threads wrote what they read
+ * here, four elements each from 4 * id on, 1024 apart. */
+KFN void norm_row(struct at at, CON const struct norm_args *a, struct bufs b, DEV const float *weights, THR const float *w, u32 row, SHM float *here)
 {
+    u32 n = a->n, whole = GPU_NORM_WHOLE(n);
+    bool act = a->write_act && n % 32u == 0; /* else there are no whole blocks, and no product that wants them */
+    u32 end = act ? GPU_PAD(n) : n;
+    float f[8];
+    BARRIER(at);
+    if (at.simd == 0)
+        norm_scale(at, a, here);
     UNROLL
-    for (u32 k = 0; k < 4; k++)
-        if (i + k < n)
-            here[i + k] = v[k];
+    for (u32 k = 0; k < 8; k++)
+        f[k] = w[k];
+    BARRIER(at);
+    float r = here[whole];
+    NO_UNROLL
+    for (u32 i0 = at.simd * 128u; i0 < end; i0 += 2048u) {
+        u32 i = i0 + 4u * at.lane;
+        float v[8];
+        UNROLL
+        for (u32 j = 0; j < 2u; j++) {
+            w4 x = {0, 0, 0, 0};
+            if (i + 1024u * j < whole)
+                x = load16(here + i + 1024u * j);
+            v[4u * j] = EX_FLOAT(x.x);
+            v[4u * j + 1u] = EX_FLOAT(x.y);
+            v[4u * j + 2u] = EX_FLOAT(x.z);
+            v[4u * j + 3u] = EX_FLOAT(x.w);
+        }
+        UNROLL
+        for (u32 k = 0; k < 8; k++)
+            v[k] = ex_flush(v[k] * r * f[k]);
+        norm_put(at, 2u, a, b, row, i, v, act);
+        if (i0 + 2048u < end) {
+            row_get(f, weights, i + 2048u, n);
+            row_get(f + 4, weights, i + 3072u, n);
+        }
+    } /* a thread has read what it wrote itself, so it may put its next row there */
+}
+
+/* Four elements of a row into shared memory, or of the zeros behind it. */
+KFN void norm_here(SHM float *here, u32 i, THR const float *v)
+{
+    w4 x = {EX_BITS(v[0]), EX_BITS(v[1]), EX_BITS(v[2]), EX_BITS(v[3])};
+    *(SHM w4 *)(here + i) = x;
 }
 
 /* 1 / sqrt(mean of squares + eps) of a row, in every lane (rule 6). */
@@ -293,7 +353,7 @@ KFN void norm_in_place(struct at at, CON const struct norm_args *a, struct bufs 
             UNROLL
             for (u32 k = 0; k < 4; k++)
                 v[k] = ex_flush(v[k] * r * w[k]);
-            norm_put(at, a, b, row, i, v, act);
+            norm_put(at, 1u, a, b, row, i, v, act);
         }
     }
 }
@@ -305,23 +365,40 @@ KFN void norm_ahead(struct at at, DEV const float *weights, u32 n)
         prefetch(weights + 32u * at.id);
 }
 
-KFN void norm_all(struct at at, CON const struct norm_args *a, struct bufs b, u32 rows, SHM float *here, const u32 most)
+KFN void norm_all(struct at at, CON const struct norm_args *a, struct bufs b, u32 rows, SHM float *here)
 {
-    u32 n = a->n;
-    for (u32 row = at.group; row < rows; row += (1u + (most ? a->more : 0u)) * at.n_groups) {
-        for (u32 i = 4u * at.id; i < n; i += 4u * GPU_THREADS) {
+    u32 n = a->n, whole = GPU_NORM_WHOLE(n);
+    for (u32 row = at.group; row < rows; row += (1u + a->more) * at.n_groups) {
+        for (u32 i = 4u * at.id; i < whole; i += 4u * GPU_THREADS) {
             float v[1 + GPU_NORM_MORE][4]; /* all of it on its way at once */
             UNROLL
-            for (u32 k = 0; k <= most; k++) {
-                u32 r = row + k * at.n_groups, there = k == 0 || (k <= a->more && r < rows);
+            for (u32 k = 0; k <= GPU_NORM_MORE; k++) {
+                u32 r = row + k * at.n_groups, there = k <= a->more && r < rows;
                 row_get(v[k], (DEV const float *)b.p[1] + (u64)r * a->x_stride, i, there ? n : 0);
             }
             UNROLL
-            for (u32 k = 0; k <= most; k++)
-                if (k == 0 || (k <= a->more && row + k * at.n_groups < rows))
-                    norm_here(norm_place(a, here, k), i, n, v[k]);
+            for (u32 k = 0; k <= GPU_NORM_MORE; k++)
+                if (k <= a->more && row + k * at.n_groups < rows)
+                    norm_here(norm_place(a, here, k), i, v[k]);
         }
-        norm_rows(at, a, b, (DEV const float *)b.p[2], row, rows, here, most);
+        norm_rows(at, a, b, (DEV const float *)b.p[2], row, rows, here);
+    }
+}
+
+KFN void norm_each(struct at at, CON const struct norm_args *a, struct bufs b, THR const float *weights, u32 rows, SHM float *here)
+{
+    u32 n = a->n, whole = GPU_NORM_WHOLE(n);
+    for (u32 row = at.group; row < rows; row += at.n_groups) {
+        DEV const float *x = (DEV const float *)b.p[1] + (u64)row * a->x_stride;
+        for (u32 i = 4u * at.id; i < whole; i += 2048u) {
+            float v[8];
+            row_get(v, x, i, n);
+            row_get(v + 4, x, i + 1024u, n);
+            norm_here(here, i, v);
+            if (i + 1024u < whole)
+                norm_here(here, i + 1024u, v + 4);
+        }
+        norm_row(at, a, b, (DEV const float *)b.p[2], weights, row, here);
     }
 }
 
@@ -333,8 +410,11 @@ KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM 
     SHM float *here = (SHM float *)shm;
     u32 rows = in[IN_ROWS + a->which] * a->ranks, n = a->n;
     bool act = a->write_act && n % 32u == 0;
-    if (a->has_norm && at.group < rows)
+    float weights[8];
+    if (a->has_norm && at.group < rows) {
         norm_ahead(at, (DEV const float *)b.p[2], n);
+        norm_weights(at, (DEV const float *)b.p[2], n, weights);
+    }
     IN_TURN(at);
     if (!a->has_norm) {
         struct walk w;
@@ -342,7 +422,7 @@ KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM 
             u32 i = walk_at(at, &w);
             float v[4];
             row_get(v, (DEV const float *)b.p[1] + (u64)w.row * a->x_stride, i, n);
-            norm_put(at, a, b, w.row, i, v, act);
+            norm_put(at, 1u, a, b, w.row, i, v, act);
         }
         return;
     }
@@ -351,9 +431,9 @@ KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM 
         return;
     }
     if (GPU_NORM_MORE && a->more)
-        norm_all(at, a, b, rows, here, GPU_NORM_MORE);
+        norm_all(at, a, b, rows, here);
     else
-        norm_all(at, a, b, rows, here, 0);
+        norm_each(at, a, b, weights, rows, here);
 }
 
 /* ---- gating ---- */
@@ -390,43 +470,86 @@ KFN void combine_one(THR float *acc, float w, THR const float *y)
         acc[k] = EX_FMA(w, ex_flush(y[k]), acc[k]);
 }
 
-/* The ranks of a row in their order, eight rows of y on their way at a time. */
-KFN void combine_ranks(THR float *acc, DEV const float *y, DEV const float *w, u32 n_used, u32 stride, u32 i, u32 n)
+/* m times four elements of a row of x, 1024 apart, with its experts added in the order of their ranks, eight rows of y on their way at a time; x is written. */
+KFN void combine_fours(const u32 m, CON const struct combine_args *a, struct bufs b, u32 row, u32 i, THR float *v)
 {
-    for (u32 r0 = 0; r0 < n_used; r0 += 8u) {
-        float v[8][4], f[8];
+    u32 pair = row * a->n_used;
+    DEV const float *y = (DEV const float *)b.p[1] + (u64)pair * a->y_stride + i, *w = (DEV const float *)b.p[2] + a->w_at + pair;
+    DEV float *x = (DEV float *)b.p[5] + (u64)row * a->x_stride;
+    float acc[8], shared[8], g = 0.0f;
+    UNROLL
+    for (u32 k = 0; k < 4u * m; k++)
+        acc[k] = shared[k] = 0.0f;
+    UNROLL
+    for (u32 j = 0; j < m; j++) { /* all loads first: they wait together */
+        row_get(v + 4u * j, x, i + 1024u * j, ~0u);
+        if (a->shared)
+            row_get(shared + 4u * j, (DEV const float *)b.p[3] + (u64)row * a->shared_stride, i + 1024u * j, ~0u);
+    }
+    if (a->shared)
+        g = ((DEV const float *)b.p[4])[(u64)row * a->shared_w_stride];
+    NO_UNROLL
+    for (u32 r0 = 0; r0 < a->n_used; r0 += 8u) {
+        float f[8], e[8][8];
         UNROLL
-        for (u32 r = 0; r < 8; r++)
-            if (r0 + r < n_used) {
-                row_get(v[r], y + (u64)(r0 + r) * stride, i, n);
+        for (u32 r = 0; r < 8u; r++)
+            if (r0 + r < a->n_used) {
                 f[r] = w[r0 + r];
+                UNROLL
+                for (u32 j = 0; j < m; j++)
+                    row_get(e[r] + 4u * j, y + (u64)(r0 + r) * a->y_stride, 1024u * j, ~0u);
             }
         UNROLL
-        for (u32 r = 0; r < 8; r++)
-            if (r0 + r < n_used)
-                combine_one(acc, f[r], v[r]);
+        for (u32 r = 0; r < 8u; r++)
+            if (r0 + r < a->n_used) {
+                UNROLL
+                for (u32 j = 0; j < m; j++)
+                    combine_one(acc + 4u * j, f[r], e[r] + 4u * j);
+            }
+    }
+    UNROLL
+    for (u32 j = 0; j < m; j++) {
+        if (a->shared)
+            combine_one(acc + 4u * j, ex_flush(sigmoid(g)), shared + 4u * j);
+        UNROLL
+        for (u32 k = 0; k < 4; k++)
+            v[4u * j + k] = v[4u * j + k] + acc[4u * j + k];
+        row_put(x, i + 1024u * j, ~0u, v + 4u * j);
     }
 }
 
-/* Four elements of a row of x from i on, with its experts added; x is written. */
+/* The same of one element. */
+KFN float combine_element(CON const struct combine_args *a, struct bufs b, u32 row, u32 i)
+{
+    u32 pair = row * a->n_used;
+    DEV const float *y = (DEV const float *)b.p[1] + (u64)pair * a->y_stride + i, *w = (DEV const float *)b.p[2] + a->w_at + pair;
+    DEV float *x = (DEV float *)b.p[5] + (u64)row * a->x_stride + i;
+    float acc = 0.0f;
+    NO_UNROLL
+    for (u32 r = 0; r < a->n_used; r++)
+        acc = EX_FMA(w[r], ex_flush(y[(u64)r * a->y_stride]), acc);
+    if (a->shared)
+        acc = EX_FMA(ex_flush(sigmoid(((DEV const float *)b.p[4])[(u64)row * a->shared_w_stride])),
+                     ex_flush(((DEV const float *)b.p[3])[(u64)row * a->shared_stride + i]), acc);
+    return *x = *x + acc;
+}
+
+/* Four elements, or what there is of them, zeros behind. */
 KFN void combine_put(CON const struct combine_args *a, struct bufs b, u32 row, u32 i, THR float *v)
 {
-    DEV const float *lists = (DEV const float *)b.p[2];
-    DEV float *x = (DEV float *)b.p[5] + (u64)row * a->x_stride;
-    u32 n = a->n, pair = row * a->n_used;
-    float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f}, shared[4] = {0.0f, 0.0f, 0.0f, 0.0f}, g = 0.0f;
-    row_get(v, x, i, n); /* all loads first: they wait together */
-    if (a->shared) {
-        g = ((DEV const float *)b.p[4])[(u64)row * a->shared_w_stride];
-        row_get(shared, (DEV const float *)b.p[3] + (u64)row * a->shared_stride, i, n);
+    if (i + 4u <= a->n) {
+        combine_fours(1u, a, b, row, i, v);
+        return;
     }
-    combine_ranks(acc, (DEV const float *)b.p[1] + (u64)pair * a->y_stride, lists + a->w_at + pair, a->n_used, a->y_stride, i, n);
-    if (a->shared)
-        combine_one(acc, ex_flush(sigmoid(g)), shared);
     UNROLL
     for (u32 k = 0; k < 4; k++)
-        v[k] = v[k] + acc[k];
-    row_put(x, i, n, v);
+        v[k] = 0.0f;
+    if (i < a->n)
+        v[0] = combine_element(a, b, row, i);
+    if (i + 1u < a->n)
+        v[1] = combine_element(a, b, row, i + 1u);
+    if (i + 2u < a->n)
+        v[2] = combine_element(a, b, row, i + 2u);
 }
 
 KFN void k_combine(struct at at, CON const struct combine_args *a, struct bufs b, SHM u32 *shm)
@@ -443,18 +566,40 @@ KFN void k_combine(struct at at, CON const struct combine_args *a, struct bufs b
     }
 }
 
-KFN void combine_all(struct at at, CON const struct combine_norm_args *a, struct bufs b, struct bufs to, u32 rows, SHM float *here, const u32 most)
+KFN void combine_all(struct at at, CON const struct combine_norm_args *a, struct bufs b, struct bufs to, u32 rows, SHM float *here)
 {
-    u32 n = a->combine.n;
-    for (u32 row = at.group; row < rows; row += (1u + (most ? a->norm.more : 0u)) * at.n_groups) {
-        for (u32 k = 0, r = row; k == 0 || (k <= most && k <= a->norm.more && r < rows); k++, r += at.n_groups) {
-            for (u32 i = 4u * at.id; i < n; i += 4u * GPU_THREADS) {
+    for (u32 row = at.group; row < rows; row += (1u + a->norm.more) * at.n_groups) {
+        for (u32 k = 0, r = row; k <= a->norm.more && r < rows; k++, r += at.n_groups) {
+            for (u32 i = 4u * at.id; i < GPU_NORM_WHOLE(a->combine.n); i += 4u * GPU_THREADS) {
                 float v[4];
                 combine_put(&a->combine, b, r, i, v);
-                norm_here(norm_place(&a->norm, here, k), i, n, v);
+                norm_here(norm_place(&a->norm, here, k), i, v);
             }
         }
-        norm_rows(at, &a->norm, to, (DEV const float *)b.p[6], row, rows, here, most);
+        norm_rows(at, &a->norm, to, (DEV const float *)b.p[6], row, rows, here);
+    }
+}
+
+KFN void combine_each(struct at at, CON const struct combine_norm_args *a, struct bufs b, struct bufs to, u32 rows, SHM float *here)
+{
+    DEV const float *weights = (DEV const float *)b.p[6];
+    u32 n = a->combine.n;
+    for (u32 row = at.group; row < rows; row += at.n_groups) {
+        u32 i = 4u * at.id;
+        float v[8], w[8];
+        NO_UNROLL
+        for (; i + 1028u <= n; i += 2048u) {
+            combine_fours(2u, &a->combine, b, row, i, v);
+            norm_here(here, i, v);
+            norm_here(here, i + 1024u, v + 4);
+        }
+        NO_UNROLL
+        for (; i < GPU_NORM_WHOLE(n); i += 1024u) {
+            combine_put(&a->combine, b, row, i, v);
+            norm_here(here, i, v);
+        }
+        norm_weights(at, weights, n, w); /* while the sum is found */
+        norm_row(at, &a->norm, to, weights, w, row, here);
     }
 }
 
@@ -472,9 +617,9 @@ KFN void k_combine_norm(struct at at, CON const struct combine_norm_args *a, str
         norm_ahead(at, weights, n);
     IN_TURN(at);
     if (GPU_NORM_MORE && a->norm.more)
-        combine_all(at, a, b, to, rows, here, GPU_NORM_MORE);
+        combine_all(at, a, b, to, rows, here);
     else
-        combine_all(at, a, b, to, rows, here, 0);
+        combine_each(at, a, b, to, rows, here);
 }
 
 /* ---- rows that want logits ---- */

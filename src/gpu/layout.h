@@ -75,9 +75,10 @@ enum {
 
 /* Shared memory of a launch, bytes; groups start with it undefined. */
 #define GPU_SHM_NONE 0u
-#define GPU_SHM_NORM(n) (4u * (((n) + 31u) / 32u * 32u + 4u)) /* k_rows.h: norm, combine_norm: of each row that a group has at once */
-#define GPU_NORM_MORE (PS_METAL ? 0u : 3u)                     /* of them, besides one */
-#define GPU_NORM_HERE(n) (!PS_METAL || (n) <= 8160u)          /* norm's row is in shared memory; else it needs none */
+#define GPU_NORM_WHOLE(n) (((n) + 511u) / 512u * 512u)
+#define GPU_SHM_NORM(n) (4u * (GPU_NORM_WHOLE(n) + 4u)) /* k_rows.h: norm, combine_norm: of each row that a group has at once */
+#define GPU_NORM_MORE (PS_METAL ? 0u : 3u)              /* of them, besides one */
+#define GPU_NORM_HERE(n) (!PS_METAL || (n) <= 7680u)    /* norm's row is in shared memory; else it needs none */
 #define GPU_SHM_ROUTE(n_experts) (32u * ((n_experts) > 128u ? (n_experts) : 128u) + 128u) /* k_route.h */
 #define GPU_SHM_PICK_JOIN 3472u                             /* k_pick.h */
 /* Products (k_stage.h): the ring, n columns of staged rows with scales and sums, and sums of tiles. n: 8, 16 for product_1, _2. */
