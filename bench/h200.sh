@@ -7,7 +7,7 @@
 #     files     synthetic 30b-a3b files into memory: 2 layers q4_0 and q4_k_m, 48 layers q4_0; files-k: 48 layers q4_k_m
 #     hash      2 layers: the logits' hashes of CPU and GPU are equal, decode at 1 to 64 streams, prompts in chunks, f16 and q8_0
 #     bench     48 layers, 128 tokens after 128, 1 to 64 streams; bench-k: q4_k_m
-#     prompt    prompts of 512, 2048 and 8192     long   decode at 1 and 8 streams after 2048, 8192 and 32768, f16 and q8_0; 128 streams
+#     prompt    prompts of 512, 2048 and 8192     long   decode at 1 and 8 streams after 2048 and 8192, at WIDTHS (1) after 32768, f16 and q8_0; 128 streams
 #     clock     a step's kernels, each one's time in the step and the gaps between, at 1, 8, 16 and 64 streams
 #     modes     48 layers at 1 and 8 streams in each mode        kernels   bench/kernels.cu, built there by nvcc
 #     few       bench/few.cu: kernels of few rows, old and new, in four builds; then 1 to 8 streams and the checks in the modes graph, graph,ring
@@ -172,7 +172,9 @@ step_long() {
     find_files
     for kv in f16 q8_0; do
         for n in 2048 8192 32768; do
-            bench "long-$kv-$n" 150 -m "$(file q4_0-48)" --device cuda --streams 1,8 --prompt $n --gen 64 --ctx $((n + 128)) --kv $kv &&
+            widths=1,8
+            [ $n -lt 32768 ] || widths=${WIDTHS:-1} # 8 streams read 262,144 tokens first
+            bench "long-$kv-$n" 150 -m "$(file q4_0-48)" --device cuda --streams $widths --prompt $n --gen 64 --ctx $((n + 128)) --kv $kv &&
                 table "$logs/long-$kv-$n.json"
         done
     done
