@@ -483,7 +483,7 @@ const struct device_ops device_emu = {.name = "emu",
                                       .picks = gpu_picks};
 
 const struct device_ops device_cuda = {.name = "cuda",
-                                       .chunk = 512,
+                                       .chunk = 1024, /* 7 % more prompt tokens a second than 512; 2048: 10 %, but whoever comes waits twice as long */
                                        .memory = cuda_memory,
                                        .open = cuda_open,
                                        .close = gpu_close,

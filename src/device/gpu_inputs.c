@@ -103,6 +103,23 @@ static u32 item_heads(const struct gpu *g, u32 n_items)
     return heads;
 }
 
+/* The longest tiles first, so that groups which get several end at about the same time. Runs of rows rise, so most of the work is the turning. */
+static void order_tiles(struct gpu *g, u32 table, u32 n)
+{
+    u32 *tile = g->tiles[table];
+    for (u32 i = 0; i < n / 2; i++) {
+        u32 t = tile[i];
+        tile[i] = tile[n - 1 - i];
+        tile[n - 1 - i] = t;
+    }
+    for (u32 i = 1; i < n; i++) {
+        u32 t = tile[i], k = i;
+        for (; k && row_of(g, table, tile[k - 1] & 0xFFFFFF)->pos < row_of(g, table, t & 0xFFFFFF)->pos; k--)
+            tile[k] = tile[k - 1];
+        tile[k] = t;
+    }
+}
+
 static void put_table(struct gpu *g, const struct gpu_offsets *at, u32 table, u32 n, const struct cut *c)
 {
     u32 *w = g->words, *row = w + at->rows[table];
@@ -147,6 +164,7 @@ void gpu_fill_inputs(struct gpu *g)
     c->logits = g->n_logits ? class_rows(g->n_logits, o->max_logits) : 0;
     for (u32 t = 0; t < 2; t++) {
         cut[t] = cut_rows(g, t, n[t]);
+        order_tiles(g, t, cut[t].n_tiles);
         c->items[t] = cut[t].n_items > 0;
         c->tiles[t] = cut[t].n_tiles > 0;
         c->join[t] = cut[t].join;

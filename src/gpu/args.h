@@ -9,7 +9,7 @@
  *   row r of a table: 4 words: token (table 1: the row's number in table 0), slot, position, first of its items in k_attend's order
  *                     (for rows in a prompt tile: 0xFFFFFFFF)
  *   item i: row | chunk << 16. A row's items follow each other, chunks rising from 0.
- *   tile i: first row | rows << 24 (1..GPU_TILE_ROWS), rows of one slot at positions that follow each other */
+ *   tile i: first row | rows << 24 (1..GPU_TILE_ROWS), rows of one slot at positions that follow each other; late positions, long work, come first */
 #ifndef PS_GPU_ARGS_H
 #define PS_GPU_ARGS_H
 

@@ -4,30 +4,38 @@
  * are the stages' (one each: two stages take turns, and registers hold a third).
  *
  *   scores   f16: lane = position: n x 8 chains a thread (positions lane, lane + 32, ... of the chunk: rule 6's sums lie in their lanes);
- *            a stage is 256 positions x 16 dimensions. q8_0: integer tiles of 16 positions x 8 queries; a stage is a block of 32
- *   values   lane = 4 dimensions of 128: n x 4 chains a thread. A stage: 32 positions x 128 dimensions
+ *            a stage is 16 dimensions x 256 positions, floats: all eight SIMD groups read what was widened once.
+ *            q8_0: integer tiles of 16 positions x 8 queries; a stage is a block of 32
+ *   values   lane = 4 dimensions of 128: n x 4 chains a thread. A stage: 32 positions x 128 dimensions, f16 as floats
  *
- *   shared memory: [stages: 2 x 8 KB] [q8_0: their scales: 2 x 256] [w: (row, position, n)] [q: (row, dimension, n) floats;
+ *   shared memory: [stages: 2 x 16 KB, q8_0 8 KB] [q8_0: their scales: 2 x 256] [w: (row, position, n)] [q: (row, dimension, n) floats;
  *                  q8_0: (row, d_head / 4, n) words, (row, block, n) scales]
  *
- * In a PS_METAL build, where that is too much, weights stay in registers and are put down 32 positions at a time, and floats of q 16 dimensions at a time,
- * each before the stage that they go with.
+ * Two groups an SM: their barriers do not fall together, and one multiplies while the other finds weights. So f16's weights are put down for 128
+ * positions at a time, from registers. In a PS_METAL build stages are half as long, weights are put down 32 positions at a time, and floats of q 8 dimensions at a
+ * time, each before the stage that they go with.
  *
  * Between chunks m and l stay in registers, o in the row's place in att: a thread reads there only what it wrote itself. */
 
 enum {
-    PROMPT_STAGE = 8192,
     PROMPT_SLICE = 128,
-    PROMPT_DIMS = 16,
-    PROMPT_HELD = PS_METAL ? 32 : GPU_CHUNK /* positions whose weights are in shared memory */
+    PROMPT_DIMS = PS_METAL ? 8 : 16, /* f16: of keys in a stage */
+    PROMPT_STEP = PS_METAL ? 16 : 32, /* f16: positions of values in a stage */
+    PROMPT_LOADS = PROMPT_DIMS / 8,  /* f16: of 16 bytes, of a thread for a stage */
+    PROMPT_HELD = PS_METAL ? 32 : 128, /* f16 (PS_METAL: q8_0 too): positions whose weights are in shared memory */
+    PROMPT_HELD_Q8 = PS_METAL ? 32 : GPU_CHUNK
 };
 
 struct prompt_shm {
-    SHM u32 *stage;         /* 2 x PROMPT_STAGE bytes */
+    SHM u32 *stage;         /* two, `words` long */
+    u32 words;
     SHM float *scale;       /* q8_0: 2 x 256 */
     SHM float *w;           /* this row's */
     SHM u32 *q;             /* this row's */
     SHM float *q_scale;     /* this row's */
+    u32 k_from, v_from;     /* a thread's part of a stage: bytes on from the chunk's keys, or from the stage's values */
+    u32 k_to, v_to;         /* words of the stage */
+    u32 k_panel, v_pos;     /* the first position of its keys' panel; the position of its values */
 };
 
 struct prompt_tile {
@@ -42,17 +50,34 @@ struct prompt_fetch { /* a thread's part of a stage */
     u32 d;                  /* q8_0: a scale */
 };
 
+/* q8_0: thread = position of keys. f16: a SIMD group has eight lanes' positions of four panels, so that words put down one for each position fall into
+ * different banks. Found once: the registers for it are few, and the way to it is long. */
+KFN void prompt_places(struct at at, u32 d_head, u32 q8, THR struct prompt_shm *s)
+{
+    u32 panel = q8 ? at.simd : at.simd / 4 * 4 + at.lane / 8, j = q8 ? at.lane : at.simd % 4 * 8 + at.lane % 8;
+    u32 e = at.id % (q8 ? 8 : 16), pos = at.id / (q8 ? 8 : 16);
+    s->k_panel = again(panel * 32);
+    s->k_from = again(panel * GPU_KV_PANEL_BYTES(d_head, q8) + j * 16);
+    s->k_to = again(q8 ? 4 * at.id : 32 * at.simd + at.lane % 8 * 4 + at.lane / 8);
+    s->v_pos = again(pos);
+    s->v_from = again(e * 16 + pos * (q8 ? d_head : ((d_head + 7u) & ~7u) * 2) + (q8 ? d_head / 32 * 64 : 0));
+    s->v_to = again(q8 ? 4 * at.id : pos * PROMPT_SLICE + 4 * e);
+}
+
 KFN void prompt_lay(struct at at, SHM u32 *shm, u32 n, u32 d_head, u32 q8, THR struct prompt_shm *s)
 {
     u32 dims = (d_head + PROMPT_DIMS - 1) / PROMPT_DIMS * PROMPT_DIMS, words = (q8 ? dims / 4 : PS_METAL ? PROMPT_DIMS : dims) * n;
+    u32 held = q8 ? PROMPT_HELD_Q8 : GPU_PROMPT_WIDE(d_head) ? GPU_CHUNK : PROMPT_HELD;
     s->stage = shm;
-    shm += 2 * PROMPT_STAGE / 4;
+    s->words = (q8 ? 8 : PROMPT_DIMS) * GPU_CHUNK;
+    shm += 2 * s->words;
     s->scale = (SHM float *)shm;
     shm += q8 ? 2 * GPU_CHUNK : 0;
-    s->w = (SHM float *)shm + at.simd * PROMPT_HELD * n;
-    shm += GPU_SIMDS * PROMPT_HELD * n;
+    s->w = (SHM float *)shm + at.simd * held * n;
+    shm += GPU_SIMDS * held * n;
     s->q = shm + at.simd * words;
     s->q_scale = (SHM float *)shm + GPU_SIMDS * words + at.simd * (d_head / 32) * n;
+    prompt_places(at, d_head, q8, s);
 }
 
 /* ---- queries of a SIMD group's row ---- */
@@ -68,7 +93,7 @@ KFN void prompt_put_q(struct at at, CON const struct attend_args *a, THR const s
     }
 }
 
-/* PS_METAL: the 16 dimensions of stage c. */
+/* PS_METAL: the dimensions of stage c. */
 KFN void prompt_put_q_some(struct at at, CON const struct attend_args *a, THR const struct prompt_tile *t, DEV const float *q, u32 c, const u32 n,
                            THR const struct prompt_shm *s)
 {
@@ -103,71 +128,103 @@ KFN void prompt_put_q8(struct at at, CON const struct attend_args *a, THR const 
 
 /* ---- stages ---- */
 
-/* Keys: stage c of the chunk at k, of which n_seen positions are there for some row. Thread = position. */
-KFN void prompt_fetch_k(struct at at, CON const struct attend_args *a, DEV const u8 *k, u32 c, u32 n_seen, const u32 q8, THR struct prompt_fetch *f)
+/* Keys: stage c of the chunk, of which n_seen positions are there for some row. from: a thread's part of it. */
+KFN void prompt_fetch_k(struct at at, CON const struct attend_args *a, THR const struct prompt_shm *s, DEV const u8 *from, u32 c, u32 n_seen, const u32 q8,
+                        THR struct prompt_fetch *f)
 {
-    u32 d_pad = (a->d_head + 7u) & ~7u;
-    DEV const u8 *panel = k + at.simd * GPU_KV_PANEL_BYTES(a->d_head, q8);
-    u32 some = at.simd * 32 < n_seen;
+    u32 d_pad = (a->d_head + 7u) & ~7u, some = s->k_panel < n_seen;
     f->d = 0;
     UNROLL
-    for (u32 i = 0; i < 2; i++) {
+    for (u32 i = 0; i < (q8 ? 2u : PROMPT_LOADS); i++) {
         w4 x = {0, 0, 0, 0};
-        if (q8 ? some : some && 16 * c + 8 * i < d_pad)
-            x = load16(panel + (q8 ? c * 1088 + 64 + i * 512 : (2 * c + i) * 512) + at.lane * 16);
+        if (some && (q8 || PROMPT_DIMS * c + 8 * i < d_pad))
+            x = load16(from + (q8 ? 64 + i * 512 : i * 512));
         f->x[i] = x;
     }
     if (q8 && some)
-        f->d = *(DEV const u16 *)(panel + c * 1088 + 2 * at.lane);
+        f->d = *(DEV const u16 *)(from - at.lane * 14);
 }
 
-/* f16: (8 pairs of dimensions, 256 positions) words. q8_0: (2 halves of the block, 256 positions) 16 bytes. */
-KFN void prompt_put_k(struct at at, THR const struct prompt_fetch *f, SHM u32 *stage, SHM float *scale, const u32 q8)
+/* Two halves of a word, widened. */
+KFN void prompt_widen(THR u32 *v, u32 word)
+{
+    v[0] = EX_BITS(half_value(word & 0xFFFFu));
+    v[1] = EX_BITS(half_value(word >> 16));
+}
+
+/* Eight halves, widened. */
+KFN void prompt_widen_8(THR u32 *v, w4 x)
+{
+    prompt_widen(v, x.x);
+    prompt_widen(v + 2, x.y);
+    prompt_widen(v + 4, x.z);
+    prompt_widen(v + 6, x.w);
+}
+
+/* f16: (dimension, 2, lane, 4 panels of 8) floats. q8_0: (2 halves of the block, 256 positions) 16 bytes. */
+KFN void prompt_put_k(struct at at, THR const struct prompt_shm *s, THR const struct prompt_fetch *f, SHM u32 *stage, SHM float *scale, const u32 q8)
 {
     UNROLL
-    for (u32 i = 0; i < 2; i++) {
+    for (u32 i = 0; i < (q8 ? 2u : PROMPT_LOADS); i++) {
+        u32 v[8];
         if (q8) {
-            *(SHM w4 *)(stage + 4 * (i * GPU_CHUNK + at.id)) = f->x[i];
-        } else {
-            stage[(4 * i + 0) * GPU_CHUNK + at.id] = f->x[i].x;
-            stage[(4 * i + 1) * GPU_CHUNK + at.id] = f->x[i].y;
-            stage[(4 * i + 2) * GPU_CHUNK + at.id] = f->x[i].z;
-            stage[(4 * i + 3) * GPU_CHUNK + at.id] = f->x[i].w;
+            *(SHM w4 *)(stage + 4 * i * GPU_CHUNK + s->k_to) = f->x[i];
+            continue;
         }
+        prompt_widen_8(v, f->x[i]);
+        UNROLL
+        for (u32 e = 0; e < 8; e++)
+            stage[(8 * i + e) * GPU_CHUNK + s->k_to] = v[e];
     }
     if (q8)
         scale[at.id] = half_value(f->d);
 }
 
-/* Values: 32 positions from 32 * c on, dimensions from d0 on. What no row sees is 0. */
-KFN void prompt_fetch_v(struct at at, CON const struct attend_args *a, DEV const u8 *v, u32 c, u32 d0, u32 n_seen, const u32 q8,
-                        THR struct prompt_fetch *f)
+/* Values of stage c: 32 positions (f16: PROMPT_STEP), dimensions from d0 on. What no row sees is 0. */
+KFN void prompt_fetch_v(struct at at, CON const struct attend_args *a, THR const struct prompt_shm *s, DEV const u8 *v, u32 c, u32 d0, u32 n_seen,
+                        const u32 q8, THR struct prompt_fetch *f)
 {
-    u32 row = q8 ? a->d_head : ((a->d_head + 7u) & ~7u) * 2, blocks = a->d_head / 32;
-    DEV const u8 *panel = v + c * GPU_KV_PANEL_BYTES(a->d_head, q8);
+    u32 row = q8 ? a->d_head : ((a->d_head + 7u) & ~7u) * 2, blocks = a->d_head / 32, from = c * (q8 ? 32 : PROMPT_STEP);
+    u32 at_row = d0 * (q8 ? 1 : 2) + at.id % (q8 ? 8 : 16) * 16;
+    DEV const u8 *first = v + (q8 ? c * GPU_KV_PANEL_BYTES(a->d_head, 1) : from * row), *mine = first + (s->v_from + d0 * (q8 ? 1 : 2));
     f->d = 0;
     UNROLL
-    for (u32 i = 0; i < (q8 ? 1u : 2u); i++) {
-        u32 e = at.id + GPU_THREADS * i, j = q8 ? e / 8 : e / 16, at_row = q8 ? d0 + e % 8 * 16 : 2 * d0 + e % 16 * 16;
+    for (u32 i = 0; i < (q8 ? 1u : PROMPT_LOADS); i++) {
         w4 x = {0, 0, 0, 0};
-        if (32 * c + j < n_seen && at_row < row)
-            x = load16(panel + (q8 ? 64 * blocks : 0) + j * row + at_row);
+        if (from + s->v_pos + 16 * i < n_seen && at_row < row)
+            x = load16(mine + 16 * i * row);
         f->x[i] = x;
     }
     if (q8) {
         u32 j = at.id / 4, b = d0 / 32 + at.id % 4;
-        if (j < 32 && 32 * c + j < n_seen && b < blocks)
-            f->d = *(DEV const u16 *)(panel + 2 * (j * blocks + b));
+        if (j < 32 && from + j < n_seen && b < blocks)
+            f->d = *(DEV const u16 *)(first + 2 * (j * blocks + b));
     }
 }
 
-KFN void prompt_put_v(struct at at, THR const struct prompt_fetch *f, SHM u32 *stage, SHM float *scale, const u32 q8)
+/* f16: (position, 2, 16, 4) floats: the first four of each eight dimensions, then the other four (prompt_dim). q8_0: as they are. */
+KFN void prompt_put_v(struct at at, THR const struct prompt_shm *s, THR const struct prompt_fetch *f, SHM u32 *stage, SHM float *scale, const u32 q8)
 {
     UNROLL
-    for (u32 i = 0; i < (q8 ? 1u : 2u); i++)
-        *(SHM w4 *)(stage + 4 * (at.id + GPU_THREADS * i)) = f->x[i];
+    for (u32 i = 0; i < (q8 ? 1u : PROMPT_LOADS); i++) {
+        u32 v[8];
+        if (q8) {
+            *(SHM w4 *)(stage + s->v_to) = f->x[i];
+            continue;
+        }
+        prompt_widen_8(v, f->x[i]);
+        w4 lo = {v[0], v[1], v[2], v[3]}, hi = {v[4], v[5], v[6], v[7]};
+        *(SHM w4 *)(stage + 16 * i * PROMPT_SLICE + s->v_to) = lo;
+        *(SHM w4 *)(stage + 16 * i * PROMPT_SLICE + s->v_to + 64) = hi;
+    }
     if (q8 && at.id < 128)
         scale[at.id] = half_value(f->d);
+}
+
+/* A lane's first dimension of a slice: it has four. */
+KFN u32 prompt_dim(struct at at, const u32 q8)
+{
+    return q8 ? 4 * at.lane : at.lane % 16 * 8 + at.lane / 16 * 4;
 }
 
 /* ---- scores ---- */
@@ -191,28 +248,55 @@ KFN void prompt_read(THR u32 *v, SHM const u32 *p, const u32 n)
     }
 }
 
-/* 16 dimensions. acc: (n, 8); panels of the chunk that the row sees, 4 or 8. */
-KFN void prompt_score(struct at at, THR float *acc, SHM const u32 *stage, SHM const u32 *q, const u32 n, const u32 panels)
+/* The same to p. */
+KFN void prompt_write(SHM u32 *p, THR const u32 *v, const u32 n)
+{
+    if (n < 4) {
+        p[0] = v[0];
+        if (n == 2)
+            p[1] = v[1];
+        return;
+    }
+    UNROLL
+    for (u32 i = 0; i < n; i += 4) {
+        w4 t = {v[i], v[i + 1], v[i + 2], v[i + 3]};
+        *(SHM w4 *)(p + i) = t;
+    }
+}
+
+/* A stage's dimensions. stage: at this lane's keys. acc: (n, 8); panels of the chunk that the row sees, an even number. */
+KFN void prompt_score(THR float *acc, SHM const u32 *stage, SHM const u32 *q, const u32 n, const u32 panels)
 {
     NO_UNROLL
-    for (u32 g = 0; g < PROMPT_DIMS / 2; g++) {
-        u32 k[8];
+    for (u32 left = PROMPT_DIMS / 4; left; left--, stage += 4 * GPU_CHUNK, q += 4 * n) {
         UNROLL
-        for (u32 p = 0; p < panels; p++)
-            k[p] = stage[g * GPU_CHUNK + 32 * p + at.lane];
-        UNROLL
-        for (u32 i = 0; i < 2; i++) {
-            u32 x[8];
-            prompt_read(x, q + (2 * g + i) * n, n);
+        for (u32 d = 0; d < 4; d++) {
+            u32 x[8], k[8];
+            prompt_read(x, q + d * n, n);
+            prompt_read(k, stage + d * GPU_CHUNK, 4);
+            if (panels > 4)
+                prompt_read(k + 4, stage + d * GPU_CHUNK + GPU_CHUNK / 2, 4);
             UNROLL
             for (u32 p = 0; p < panels; p++) {
-                float y = half_value(k[p] >> 16 * i & 0xFFFFu);
                 UNROLL
                 for (u32 h = 0; h < n; h++)
-                    acc[h * 8 + p] = EX_FMA(EX_FLOAT(x[h]), y, acc[h * 8 + p]);
+                    acc[h * 8 + p] = EX_FMA(EX_FLOAT(x[h]), EX_FLOAT(k[p]), acc[h * 8 + p]);
             }
         }
     }
+}
+
+/* The same for n_pos positions of the chunk. */
+KFN void prompt_score_seen(THR float *acc, SHM const u32 *stage, SHM const u32 *q, u32 n_pos, const u32 n)
+{
+    if (n_pos > 192)
+        prompt_score(acc, stage, q, n, 8);
+    else if (n_pos > 128)
+        prompt_score(acc, stage, q, n, 6);
+    else if (n_pos > 64)
+        prompt_score(acc, stage, q, n, 4);
+    else if (n_pos)
+        prompt_score(acc, stage, q, n, 2);
 }
 
 /* A block of 32 dimensions, by integer tiles of 16 positions x 8 queries: lane 4 g + t has positions g and g + 8 of each, queries 2 t and
@@ -241,29 +325,44 @@ KFN void prompt_score_q8(struct at at, THR float *acc, SHM const u32 *stage, SHM
     }
 }
 
-/* Weights of 32 positions, panel c of the chunk, out of registers into shared memory: as prompt_weights left them, or prompt_weights_q8. */
-KFN void prompt_put_w(struct at at, THR const float *acc, u32 c, SHM float *w, const u32 n, const u32 q8)
+/* Weights of PROMPT_HELD positions out of registers into shared memory, as prompt_weights left them: the first there are, which the next take the place
+ * of, so that what has been put down is in no register. PS_METAL: part c; all stay. */
+KFN void prompt_put_w(struct at at, THR float *acc, u32 c, SHM float *w, const u32 n)
 {
-    u32 g = at.lane / 4, t = at.lane % 4;
+    const u32 panels = PROMPT_HELD / 32;
     SIMD_BARRIER(at); /* the weights before them have been read */
     UNROLL
-    for (u32 i = 0; q8 && i < 32; i++) {
+    for (u32 p = 0; p < panels; p++) {
+        u32 v[8];
+        UNROLL
+        for (u32 h = 0; h < n; h++) {
+            v[h] = EX_BITS(acc[h * 8 + p]);
+            UNROLL
+            for (u32 k = 1; PS_METAL && k < 8 / panels; k++)
+                v[h] = c == k ? EX_BITS(acc[h * 8 + k * panels + p]) : v[h];
+            if (!PS_METAL)
+                acc[h * 8 + p] = acc[h * 8 + panels + p];
+        }
+        prompt_write((SHM u32 *)w + (32 * p + at.lane) * n, v, n);
+    }
+}
+
+/* PS_METAL: weights of 32 positions, panel c of the chunk, as prompt_weights_q8 left them. */
+KFN void prompt_put_w_q8(struct at at, THR const float *acc, u32 c, SHM float *w, const u32 n)
+{
+    u32 g = at.lane / 4, t = at.lane % 4;
+    SIMD_BARRIER(at);
+    UNROLL
+    for (u32 i = 0; i < 32; i++) {
         UNROLL
         for (u32 h = 0; h < 2; h++)
             if (i / 4 == c && 2 * t + h < n)
                 w[(8 * (i % 4) + g) * n + 2 * t + h] = acc[2 * i + h];
     }
-    UNROLL
-    for (u32 p = 0; !q8 && p < 8; p++) {
-        UNROLL
-        for (u32 h = 0; h < n; h++)
-            if (p == c)
-                w[at.lane * n + h] = acc[h * 8 + p];
-    }
 }
 
-/* Scores become weights in shared memory (PS_METAL: in acc). *m and *l: of the chunk; lane h has query h's. */
-KFN void prompt_weights(struct at at, THR float *acc, float scale, u32 n_pos, THR float *m, THR float *l, SHM float *w, const u32 n)
+/* Scores become weights where they are. *m and *l: of the chunk; lane h has query h's. */
+KFN void prompt_weights(struct at at, THR float *acc, float scale, u32 n_pos, THR float *m, THR float *l, const u32 n)
 {
     UNROLL
     for (u32 h = 0; h < n; h++) {
@@ -283,16 +382,6 @@ KFN void prompt_weights(struct at at, THR float *acc, float scale, u32 n_pos, TH
         *m = at.lane == h ? most : *m;
         *l = at.lane == h ? sum : *l;
     }
-    if (PS_METAL)
-        return;
-    SIMD_BARRIER(at); /* the weights of the chunk before have been read */
-    UNROLL
-    for (u32 p = 0; p < 8; p++) {
-        UNROLL
-        for (u32 h = 0; h < n; h++)
-            w[(32 * p + at.lane) * n + h] = acc[h * 8 + p];
-    }
-    SIMD_BARRIER(at);
 }
 
 /* PS_METAL: scores become weights where they are; *l as above, by way of shared memory, 32 positions at a time. */
@@ -307,7 +396,7 @@ KFN void prompt_sum_q8(struct at at, THR float *acc, THR const float *most, THR 
         sum[h] = 0.0f;
     UNROLL
     for (u32 p = 0; p < 8; p++) {
-        prompt_put_w(at, acc, p, w, n, 1);
+        prompt_put_w_q8(at, acc, p, w, n);
         SIMD_BARRIER(at);
         UNROLL
         for (u32 h = 0; h < n; h++)
@@ -371,34 +460,32 @@ KFN void prompt_weights_q8(struct at at, THR float *acc, float scale, u32 n_pos,
 
 /* ---- values ---- */
 
-/* 32 positions. o: (n, 4). w: at the first one's weights. */
-KFN void prompt_add(struct at at, THR float *o, SHM const u32 *stage, SHM const float *scale, SHM const u32 *w, const u32 n, const u32 q8)
+/* A stage's positions. stage, scale: at this lane's. o: (n, 4). w: at the first one's weights. */
+KFN void prompt_add(THR float *o, SHM const u32 *stage, SHM const float *scale, SHM const u32 *w, const u32 n, const u32 q8)
 {
+    const u32 row = q8 ? 32 : PROMPT_SLICE, some = q8 ? 4 : 8;
     NO_UNROLL
-    for (u32 j0 = 0; j0 < 32; j0 += 4) {
+    for (u32 left = (q8 ? 32 : PROMPT_STEP) / some; left; left--, stage += some * row, scale += 4 * some, w += some * n) {
         UNROLL
-        for (u32 j = j0; j < j0 + 4; j++) {
-            u32 x[8];
-            float y[4], d = 0.0f;
+        for (u32 j = 0; j < some; j++) {
+            u32 x[8], y[4];
+            float d = 0.0f;
             prompt_read(x, w + j * n, n);
             if (q8) {
-                u32 v = stage[32 * j + at.lane] ^ 0x80808080u;
-                d = scale[4 * j + at.lane / 8];
+                u32 v = stage[row * j] ^ 0x80808080u;
+                d = scale[4 * j];
                 UNROLL
                 for (u32 i = 0; i < 4; i++)
-                    y[i] = EX_FLOAT(0x4B000000u | (v >> 8 * i & 255u)) - 8388736.0f; /* 2^23 + 128 + integer */
+                    y[i] = EX_BITS(EX_FLOAT(0x4B000000u | (v >> 8 * i & 255u)) - 8388736.0f); /* 2^23 + 128 + integer */
             } else {
-                w2 v = *(SHM const w2 *)(stage + 2 * (32 * j + at.lane));
-                UNROLL
-                for (u32 i = 0; i < 4; i++)
-                    y[i] = half_value((i < 2 ? v.x : v.y) >> 16 * (i % 2) & 0xFFFFu);
+                prompt_read(y, stage + row * j, 4);
             }
             UNROLL
             for (u32 h = 0; h < n; h++) {
                 float wh = q8 ? EX_FLOAT(x[h]) * d : EX_FLOAT(x[h]);
                 UNROLL
                 for (u32 i = 0; i < 4; i++)
-                    o[h * 4 + i] = EX_FMA(wh, y[i], o[h * 4 + i]);
+                    o[h * 4 + i] = EX_FMA(wh, EX_FLOAT(y[i]), o[h * 4 + i]);
             }
         }
     }
@@ -423,35 +510,55 @@ KFN void prompt_count(THR struct prompt_join *j, u32 first, float m, float l)
     j->m = top;
 }
 
-KFN void prompt_put_o(struct at at, THR const struct prompt_join *j, u32 first, u32 last, THR const float *o, DEV float *att, u32 heads, u32 d_head,
-                      u32 d, const u32 n)
+/* Four dimensions from d on of each query, as att has them. All loads first: they wait together. */
+KFN void prompt_get_o(THR float *x, DEV const float *att, u32 heads, u32 d_head, u32 d, const u32 n)
 {
     u32 four = d + 4 <= d_head && (d_head & 3) == 0;
     UNROLL
     for (u32 h = 0; h < n; h++) {
-        float a = EX_FLOAT(shuffle_from(at, EX_BITS(j->a), h)), b = EX_FLOAT(shuffle_from(at, EX_BITS(j->b), h));
-        float l = EX_FLOAT(shuffle_from(at, EX_BITS(j->l), h)), x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        DEV float *to = att + h * d_head + d;
-        if (h >= heads || d >= d_head)
-            continue;
-        if (!first && four) {
-            w4 t = load16(to);
-            x[0] = EX_FLOAT(t.x), x[1] = EX_FLOAT(t.y), x[2] = EX_FLOAT(t.z), x[3] = EX_FLOAT(t.w);
-        }
+        w4 t = {0, 0, 0, 0};
+        if (four && h < heads)
+            t = load16(att + h * d_head + d);
+        x[4 * h] = EX_FLOAT(t.x), x[4 * h + 1] = EX_FLOAT(t.y), x[4 * h + 2] = EX_FLOAT(t.z), x[4 * h + 3] = EX_FLOAT(t.w);
+    }
+    UNROLL
+    for (u32 i = 0; !four && i < 4 * n; i++)
+        if (i / 4 < heads && d + i % 4 < d_head)
+            x[i] = att[i / 4 * d_head + d + i % 4];
+}
+
+KFN void prompt_put_o(struct at at, THR const struct prompt_join *j, u32 first, u32 last, THR float *o, DEV float *att, u32 heads, u32 d_head, u32 d,
+                      const u32 n)
+{
+    u32 four = d + 4 <= d_head && (d_head & 3) == 0;
+    if (!first) {
+        float x[32];
+        prompt_get_o(x, att, heads, d_head, d, n);
         UNROLL
-        for (u32 i = 0; i < 4; i++) {
-            if (!first && !four)
-                x[i] = d + i < d_head ? to[i] : 0.0f;
-            x[i] = first ? o[h * 4 + i] : EX_FMA(x[i], a, o[h * 4 + i] * b);
-            x[i] = last ? ex_flush(div_rn(x[i], l)) : x[i];
-            if (!four && d + i < d_head)
-                to[i] = x[i];
-        }
-        if (four) {
-            w4 t = {EX_BITS(x[0]), EX_BITS(x[1]), EX_BITS(x[2]), EX_BITS(x[3])};
-            *(DEV w4 *)to = t;
+        for (u32 h = 0; h < n; h++) {
+            float a = EX_FLOAT(shuffle_from(at, EX_BITS(j->a), h)), b = EX_FLOAT(shuffle_from(at, EX_BITS(j->b), h));
+            UNROLL
+            for (u32 i = 4 * h; i < 4 * h + 4; i++)
+                o[i] = EX_FMA(x[i], a, o[i] * b);
         }
     }
+    UNROLL
+    for (u32 h = 0; last && h < n; h++) {
+        float l = EX_FLOAT(shuffle_from(at, EX_BITS(j->l), h));
+        UNROLL
+        for (u32 i = 4 * h; i < 4 * h + 4; i++)
+            o[i] = ex_flush(div_rn(o[i], l));
+    }
+    UNROLL
+    for (u32 h = 0; h < n; h++) {
+        w4 t = {EX_BITS(o[4 * h]), EX_BITS(o[4 * h + 1]), EX_BITS(o[4 * h + 2]), EX_BITS(o[4 * h + 3])};
+        if (four && h < heads)
+            *(DEV w4 *)(att + h * d_head + d) = t;
+    }
+    UNROLL
+    for (u32 i = 0; !four && i < 4 * n; i++)
+        if (i / 4 < heads && d + i % 4 < d_head)
+            att[i / 4 * d_head + d + i % 4] = o[i];
 }
 
 /* ---- a tile ---- */
@@ -469,75 +576,110 @@ KFN void prompt_find(struct at at, CON const struct attend_args *a, struct bufs 
     t->k = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, kv);
 }
 
-KFN void prompt_chunk(struct at at, CON const struct attend_args *a, struct bufs b, THR const struct prompt_tile *t, u32 chunk, THR struct prompt_fetch *f,
-                      THR u32 *turn, THR struct prompt_join *join, THR const struct prompt_shm *s, const u32 n, const u32 q8)
+/* A chunk as a SIMD group sees it. */
+struct prompt_chunk {
+    DEV const u8 *k, *v;
+    u32 n_seen;             /* positions that the tile's last row sees */
+    u32 n_pos;              /* this row; 0: none, or there is no row */
+    u32 first, last;        /* of the row */
+};
+
+KFN void prompt_scores(struct at at, CON const struct attend_args *a, struct bufs b, THR const struct prompt_tile *t, THR const struct prompt_chunk *c,
+                       THR struct prompt_fetch *f, THR u32 *turn, THR float *acc, THR const struct prompt_shm *s, const u32 n, const u32 q8)
 {
-    u32 n_seen = least_u32(t->last + 1 - chunk * GPU_CHUNK, GPU_CHUNK), n_stages = q8 ? a->d_head / 32 : (a->d_head + 15) / 16;
-    u32 n_pos = t->heads && t->pos >= chunk * GPU_CHUNK ? least_u32(t->pos + 1 - chunk * GPU_CHUNK, GPU_CHUNK) : 0;
-    u32 chunk_bytes = GPU_CHUNK / GPU_KV_PANEL * GPU_KV_PANEL_BYTES(a->d_head, q8), more = t->last >= (chunk + 1) * GPU_CHUNK;
-    DEV const u8 *k = t->k + (u64)chunk * chunk_bytes, *v = k + (u64)a->n_kv * a->head_bytes;
+    u32 n_stages = q8 ? a->d_head / 32 : (a->d_head + PROMPT_DIMS - 1) / PROMPT_DIMS;
+    DEV const u8 *from = c->k + s->k_from;
     DEV const float *q = (DEV const float *)b.p[1] + (u64)t->row * a->q_stride + t->head * a->d_head;
-    SHM const u32 *w = (SHM const u32 *)s->w;
-    u32 n_panels = (n_seen + 31) / 32, n_slices = (a->d_head + PROMPT_SLICE - 1) / PROMPT_SLICE;
-    float acc[64], m = 0.0f, l = 0.0f;
     UNROLL
     for (u32 i = 0; i < (q8 ? 64 : 8 * n); i++)
         acc[i] = 0.0f;
-    for (u32 c = 0; c < n_stages; c++, *turn ^= 1) {
-        SHM u32 *stage = s->stage + *turn * (PROMPT_STAGE / 4);
+    for (u32 i = 0; i < n_stages; i++, *turn ^= 1) {
+        SHM u32 *stage = s->stage + *turn * s->words;
         SHM float *scale = s->scale + *turn * GPU_CHUNK;
-        prompt_put_k(at, f, stage, scale, q8);
-        if (c + 1 < n_stages)
-            prompt_fetch_k(at, a, k, c + 1, n_seen, q8, f);
+        prompt_put_k(at, s, f, stage, scale, q8);
+        from += q8 ? 1088 : PROMPT_LOADS * 512;
+        if (i + 1 < n_stages)
+            prompt_fetch_k(at, a, s, from, i + 1, c->n_seen, q8, f);
         else
-            prompt_fetch_v(at, a, v, 0, 0, n_seen, q8, f);
+            prompt_fetch_v(at, a, s, c->v, 0, 0, c->n_seen, q8, f);
         if (PS_METAL && !q8)
-            prompt_put_q_some(at, a, t, q, c, n, s);
+            prompt_put_q_some(at, a, t, q, i, n, s);
         BARRIER(at);
-        if (n_pos > 128) {
-            if (q8)
-                prompt_score_q8(at, acc, stage, scale, s->q + c * 8 * n, s->q_scale + c * n, n, 16);
-            else
-                prompt_score(at, acc, stage, s->q + (PS_METAL ? 0 : c * PROMPT_DIMS * n), n, 8);
-        } else if (n_pos) {
-            if (q8)
-                prompt_score_q8(at, acc, stage, scale, s->q + c * 8 * n, s->q_scale + c * n, n, 8);
-            else
-                prompt_score(at, acc, stage, s->q + (PS_METAL ? 0 : c * PROMPT_DIMS * n), n, 4);
-        }
+        if (!q8)
+            prompt_score_seen(acc, stage + 4 * at.lane, s->q + (PS_METAL ? 0 : i * PROMPT_DIMS * n), c->n_pos, n);
+        else if (c->n_pos > 128)
+            prompt_score_q8(at, acc, stage, scale, s->q + i * 8 * n, s->q_scale + i * n, n, 16);
+        else if (c->n_pos)
+            prompt_score_q8(at, acc, stage, scale, s->q + i * 8 * n, s->q_scale + i * n, n, 8);
     }
-    if (n_pos) {
+}
+
+/* next: the chunk behind this one, n_seen 0 where there is none. wide: f16's weights are all in shared memory already. */
+KFN void prompt_values(struct at at, CON const struct attend_args *a, THR const struct prompt_chunk *c, THR const struct prompt_chunk *next, u32 slice,
+                       THR struct prompt_fetch *f, THR u32 *turn, THR float *acc, THR float *o, THR const struct prompt_shm *s, u32 wide, const u32 n,
+                       const u32 q8)
+{
+    const u32 step = q8 ? 32 : PROMPT_STEP, held = q8 ? PROMPT_HELD_Q8 : PROMPT_HELD;
+    u32 n_steps = (c->n_seen + step - 1) / step, n_slices = (a->d_head + PROMPT_SLICE - 1) / PROMPT_SLICE;
+    UNROLL
+    for (u32 i = 0; i < 4 * n; i++)
+        o[i] = 0.0f;
+    for (u32 i = 0; i < n_steps; i++, *turn ^= 1) {
+        SHM u32 *stage = s->stage + *turn * s->words;
+        SHM float *scale = s->scale + *turn * GPU_CHUNK;
+        u32 from = wide ? step * i : step * i % held;
+        prompt_put_v(at, s, f, stage, scale, q8);
+        if (i + 1 < n_steps)
+            prompt_fetch_v(at, a, s, c->v, i + 1, slice * PROMPT_SLICE, c->n_seen, q8, f);
+        else if (slice + 1 < n_slices)
+            prompt_fetch_v(at, a, s, c->v, 0, (slice + 1) * PROMPT_SLICE, c->n_seen, q8, f);
+        else if (next->n_seen)
+            prompt_fetch_k(at, a, s, next->k + s->k_from, 0, next->n_seen, q8, f);
+        if (!q8 && !wide && from == 0)
+            prompt_put_w(at, acc, step * i / held, s->w, n);
+        if (PS_METAL && q8)
+            prompt_put_w_q8(at, acc, i, s->w, n);
+        BARRIER(at);
+        if (step * i < c->n_pos)
+            prompt_add(o, stage + (q8 ? 1 : 4) * at.lane, scale + at.lane / 8, (SHM const u32 *)s->w + from * n, n, q8);
+    }
+}
+
+KFN void prompt_see(CON const struct attend_args *a, THR const struct prompt_tile *t, u32 chunk, const u32 q8, THR struct prompt_chunk *c)
+{
+    u32 from = chunk * GPU_CHUNK, none = t->heads == 0 || t->pos < from;
+    c->k = t->k + (u64)chunk * (GPU_CHUNK / GPU_KV_PANEL * GPU_KV_PANEL_BYTES(a->d_head, q8));
+    c->v = c->k + (u64)a->n_kv * a->head_bytes;
+    c->n_seen = t->last < from ? 0 : least_u32(t->last + 1 - from, GPU_CHUNK);
+    c->n_pos = none ? 0 : least_u32(t->pos + 1 - from, GPU_CHUNK);
+    c->first = chunk == 0;
+    c->last = t->pos < from + GPU_CHUNK;
+}
+
+KFN void prompt_chunk(struct at at, CON const struct attend_args *a, struct bufs b, THR const struct prompt_tile *t, u32 chunk, THR struct prompt_fetch *f,
+                      THR u32 *turn, THR struct prompt_join *join, THR const struct prompt_shm *s, const u32 n, const u32 q8)
+{
+    struct prompt_chunk c, next;
+    float acc[64], m = 0.0f, l = 0.0f;
+    u32 wide = GPU_PROMPT_WIDE(a->d_head); /* weights are read more than once: all are put down before */
+    prompt_see(a, t, chunk, q8, &c);
+    prompt_see(a, t, chunk + 1, q8, &next);
+    prompt_scores(at, a, b, t, &c, f, turn, acc, s, n, q8);
+    if (c.n_pos) {
         if (q8)
-            prompt_weights_q8(at, acc, a->scale, n_pos, &m, &l, s->w, n);
+            prompt_weights_q8(at, acc, a->scale, c.n_pos, &m, &l, s->w, n);
         else
-            prompt_weights(at, acc, a->scale, n_pos, &m, &l, s->w, n);
-        prompt_count(join, chunk == 0, m, l);
+            prompt_weights(at, acc, a->scale, c.n_pos, &m, &l, n);
+        prompt_count(join, c.first, m, l);
     }
-    for (u32 slice = 0; slice < n_slices; slice++) {
+    for (u32 i = 0; !q8 && wide && i < GPU_CHUNK / PROMPT_HELD; i++)
+        prompt_put_w(at, acc, 0, s->w + i * PROMPT_HELD * n, n);
+    for (u32 slice = 0; slice * PROMPT_SLICE < a->d_head; slice++) {
         float o[32];
-        UNROLL
-        for (u32 i = 0; i < 4 * n; i++)
-            o[i] = 0.0f;
-        for (u32 c = 0; c < n_panels; c++, *turn ^= 1) {
-            SHM u32 *stage = s->stage + *turn * (PROMPT_STAGE / 4);
-            SHM float *scale = s->scale + *turn * GPU_CHUNK;
-            prompt_put_v(at, f, stage, scale, q8);
-            if (c + 1 < n_panels)
-                prompt_fetch_v(at, a, v, c + 1, slice * PROMPT_SLICE, n_seen, q8, f);
-            else if (slice + 1 < n_slices)
-                prompt_fetch_v(at, a, v, 0, (slice + 1) * PROMPT_SLICE, n_seen, q8, f);
-            else if (more)
-                prompt_fetch_k(at, a, k + chunk_bytes, 0, least_u32(t->last + 1 - (chunk + 1) * GPU_CHUNK, GPU_CHUNK), q8, f);
-            if (PS_METAL)
-                prompt_put_w(at, acc, c, s->w, n, q8);
-            BARRIER(at);
-            if (32 * c < n_pos)
-                prompt_add(at, o, stage, scale, w + (PS_METAL ? 0 : 32 * c * n), n, q8);
-        }
-        if (n_pos)
-            prompt_put_o(at, join, chunk == 0, t->pos < (chunk + 1) * GPU_CHUNK, o,
-                         (DEV float *)b.p[4] + (u64)t->row * a->att_stride + t->head * a->d_head, t->heads, a->d_head,
-                         slice * PROMPT_SLICE + 4 * at.lane, n);
+        prompt_values(at, a, &c, &next, slice, f, turn, acc, o, s, wide, n, q8);
+        if (c.n_pos)
+            prompt_put_o(at, join, c.first, c.last, o, (DEV float *)b.p[4] + (u64)t->row * a->att_stride + t->head * a->d_head, t->heads, a->d_head,
+                         slice * PROMPT_SLICE + prompt_dim(at, q8), n);
     }
 }
 
@@ -547,14 +689,17 @@ KFN void prompt_tiles(struct at at, CON const struct attend_args *a, struct bufs
     u32 n_sub = (share + GPU_PROMPT_HEADS - 1) / GPU_PROMPT_HEADS, pieces = a->n_kv * n_sub, units = in[IN_TILES + a->which] * pieces, turn = 0;
     struct prompt_shm s;
     prompt_lay(at, shm, n, a->d_head, q8, &s);
-    for (u32 u = at.group; u < units; u += at.n_groups) {
+    for (u32 u0 = 0, back = 0; u0 < units; u0 += at.n_groups, back ^= 1) {
+        u32 u = u0 + (back ? at.n_groups - 1 - at.group : at.group); /* to and fro: who had a long one gets a short one */
+        if (u >= units)
+            continue;
         struct prompt_tile t;
         struct prompt_fetch f;
         struct prompt_join join = {0.0f, 0.0f, 0.0f, 0.0f};
         u32 piece, sub, tile = split_u32(u, pieces, &piece), kv = split_u32(piece, n_sub, &sub);
         prompt_find(at, a, b, tile, kv, sub, share, &t);
         DEV const float *q = (DEV const float *)b.p[1] + (u64)t.row * a->q_stride + t.head * a->d_head;
-        prompt_fetch_k(at, a, t.k, 0, least_u32(t.last + 1, GPU_CHUNK), q8, &f);
+        prompt_fetch_k(at, a, &s, t.k + s.k_from, 0, least_u32(t.last + 1, GPU_CHUNK), q8, &f);
         SIMD_BARRIER(at); /* the queries of the tile before have been used */
         if (q8)
             prompt_put_q8(at, a, &t, q, n, &s);

@@ -156,7 +156,9 @@ enum { GPU_FEW_ZEROS = 16, GPU_FEW_STAGE = 96 }; /* words of shared memory: 64 z
 
 /* k_prompt.h: n: the heads that share a key/value head, at most GPU_PROMPT_HEADS, rounded up to a power of two. */
 #define GPU_PROMPT_HEADS (PS_METAL ? 4u : 8u)
-#define GPU_SHM_PROMPT_F16(n, d_head) (16384u + (n) * (PS_METAL ? 1536u : 8192u + (((d_head) + 15u) & ~15u) * 32u))
+#define GPU_PROMPT_WIDE(d_head) (!PS_METAL && (d_head) > 128u)
+#define GPU_SHM_PROMPT_F16(n, d_head)                                                                            \
+    (PS_METAL ? 16384u + (n) * 1280u : 32768u + (n) * ((GPU_PROMPT_WIDE(d_head) ? 8192u : 4096u) + (((d_head) + 15u) & ~15u) * 32u))
 #define GPU_SHM_PROMPT_Q8(n, d_head) (18432u + (n) * ((PS_METAL ? 1024u : 8192u) + (d_head) * 9u))
 
 #endif
