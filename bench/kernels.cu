@@ -244,7 +244,7 @@ int main(int argc, char **argv)
                 memcpy(b[l].p, p, sizeof p);
             }
             time_it("experts in", many ? e_experts_in_many : tile_rows == 8 ? e_experts_in_1 : e_experts_in_2, args.data(), b.data(), LAYERS,
-                    many ? GPU_SHM_MANY : GPU_SHM_EXPERTS_IN(tile_rows, D), g, hit * 2 * gate);
+                    many ? GPU_SHM_MANY_IN : GPU_SHM_EXPERTS_IN(tile_rows, D), g, hit * 2 * gate);
             if (tile_rows == 8)
                 time_it("experts in, twin", e_experts_in_twin, args.data(), b.data(), LAYERS, GPU_SHM_TWIN(GT_Q4_0, D), g, hit * 2 * gate);
             for (u32 fused = 0; fused <= (n <= 4 ? 1u : 0u); fused++) {

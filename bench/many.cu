@@ -12,7 +12,7 @@
 #include <vector>
 
 #define X(name, args)                                                                                                   \
-    __global__ void __launch_bounds__(256, 2) e_##name(const __grid_constant__ union gpu_args a, const __grid_constant__ struct bufs b) \
+    __global__ void __launch_bounds__(256, GPU_ALONE(GK_##name) ? 1 : 2) e_##name(const __grid_constant__ union gpu_args a, const __grid_constant__ struct bufs b) \
     {                                                                                                                   \
         extern __shared__ __align__(16) u32 shm[];                                                                      \
         struct ring ring;                                                                                               \
@@ -34,6 +34,7 @@ typedef void kernel(const union gpu_args, const struct bufs);
 struct variant {
     kernel *k;
     u32 shm, tile_rows; // 0: a product
+    u32 per = 2;        // groups an SM
 };
 enum what { QKV, OUT, EXPERTS_IN, EXPERTS_OUT };
 
@@ -53,7 +54,7 @@ static void launch(const variant &v, const union gpu_args &a, const struct bufs 
     attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attr.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t c = {};
-    c.gridDim = dim3(2 * sms);
+    c.gridDim = dim3(v.per * sms);
     c.blockDim = dim3(GPU_THREADS);
     c.dynamicSmemBytes = v.shm;
     c.stream = s;
@@ -227,7 +228,7 @@ int main(int argc, char **argv)
         for (auto &t : TYPES) {
             compare(QKV, t.name[0], t.type, {{e_product_2, GPU_SHM_PRODUCT(16u, D), 0}, {e_product_many, GPU_SHM_MANY, 0}});
             compare(OUT, t.name[1], t.type, {{e_product_2, GPU_SHM_PRODUCT(16u, O_IN), 0}, {e_product_many, GPU_SHM_MANY, 0}});
-            compare(EXPERTS_IN, t.name[2], t.type, {{e_experts_in_2, GPU_SHM_EXPERTS_IN(16u, D), 16}, {e_experts_in_many, GPU_SHM_MANY, GPU_MANY_COLS}});
+            compare(EXPERTS_IN, t.name[2], t.type, {{e_experts_in_2, GPU_SHM_EXPERTS_IN(16u, D), 16}, {e_experts_in_many, GPU_SHM_MANY_IN, GPU_MANY_COLS, 1}});
             compare(EXPERTS_OUT, t.name[3], t.type, {{e_experts_out_2, GPU_SHM_EXPERTS_OUT(16u, FF), 16}, {e_experts_out_many, GPU_SHM_MANY, GPU_MANY_COLS}});
         }
     }

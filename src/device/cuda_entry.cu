@@ -25,7 +25,7 @@ KFN u64 clock_now(void)
 }
 
 #define X(name, type)                                                                                                       \
-    static __global__ void __launch_bounds__(GPU_THREADS, GK_##name == GK_dense_4 ? 1 : 2)                                                          \
+    static __global__ void __launch_bounds__(GPU_THREADS, GK_##name == GK_dense_4 || GK_##name == GK_experts_in_many ? 1 : 2)                        \
         e_##name(const __grid_constant__ union gpu_args args, const __grid_constant__ struct bufs bufs, u64 *clock)        \
     {                                                                                                                       \
         if (PART_OF(GK_##name) != CUDA_PART)                                                                                \

@@ -10,7 +10,7 @@
  *   9-16      dense_1, _2   "                            "
  *   17-64     dense_4       "                            "
  *   65-128    product_2     "                            tiles of 16 pairs
- *   more      product_many  "                            beyond 256: _many, of 32
+ *   more      product_many  "                            _many, of 64; PS_METAL: of 16 up to 256, then of 32
  *
  * Up to 64 rows, each alone in its slot: attention's launch does what store would. Rule 1 of attention's result is in attention's launches, where single rows are all there is and heads are whole blocks; else in the product at
  * one row, in a launch at more.

@@ -22,7 +22,7 @@ static u32 tile_rows(const struct lower *l)
     union gpu_args in = {.experts_in_ = {.n_in = hp->d_model}}, out = {.experts_out_ = {.source = SRC_ACT, .n_in = hp->d_ff_exp}};
     if (l->fused_out || ((per_row(l) || l->rows <= 64) && lower_fits(l, GK_experts_in_1, &in) && lower_fits(l, GK_experts_out_1, &out)))
         return 8;
-    return l->rows <= 256 && lower_fits(l, GK_experts_in_2, &in) && lower_fits(l, GK_experts_out_2, &out) ? 16 : GPU_MANY_COLS;
+    return l->rows <= (PS_METAL ? 256 : 128) && lower_fits(l, GK_experts_in_2, &in) && lower_fits(l, GK_experts_out_2, &out) ? 16 : GPU_MANY_COLS;
 }
 
 static enum gpu_kernel by_height(const struct lower *l, enum gpu_kernel low, enum gpu_kernel middle, enum gpu_kernel high)
@@ -225,6 +225,8 @@ void lower_experts_in(struct lower *l)
         k->bufs[6] = act.act;
     if (l->few) /* by blocks of 32 outputs of a pair; one more group puts down what was chosen */
         k->n_groups = lower_at_most(l, (u64)l->rows * l->g->dev.plan->hp.n_used * ((w->n_out + 31) / 32) + l->choose);
+    if (k->kernel == GK_experts_in_many)
+        k->n_groups = lower_alone(l, ~(u64)0);
     if (l->choose) { /* few_in's arguments begin with experts_in's */
         k->args.few_in_.choose = 1;
         k->args.few_in_.route = l->route;

@@ -79,9 +79,10 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     case GK_router:
         return GPU_SHM_ROUTER(args->router_.rows);
     case GK_product_many:
-    case GK_experts_in_many:
     case GK_experts_out_many:
         return GPU_SHM_MANY;
+    case GK_experts_in_many:
+        return GPU_SHM_MANY_IN;
     case GK_experts_in_1:
         return GPU_SHM_EXPERTS_IN(8u, args->experts_in_.n_in);
     case GK_experts_in_2:

@@ -14,8 +14,10 @@ enum {
     MANY_COLS = GPU_MANY_COLS,
     MANY_8 = MANY_COLS / 8,
     MANY_PAIR = 2 * MANY_COLS + 8, /* words between pairs of blocks: four of them in different banks */
+    MANY_SUMS = 4 * MANY_8,        /* a lane's of a panel */
     MANY_STAGE = GPU_MANY_STAGE,
-    MANY_OWN = PS_METAL ? 0 : RING_MARKS + GPU_MANY_RING / 4 /* words of a SIMD group's ring */
+    MANY_OWN = PS_METAL ? 0 : RING_MARKS + GPU_MANY_RING / 4, /* words of a SIMD group's ring */
+    MANY_OWN_IN = PS_METAL ? 0 : RING_MARKS + GPU_MANY_RING_IN / 4 /* experts_in's */
 };
 
 /* ---- act rows ---- */
@@ -97,7 +99,7 @@ KFN void many_words(struct at at, const u32 type, WGT const u32 *w, u32 two, u32
 }
 
 /* Those blocks join the sums of eight columns. q: the lane's words of the first column that it brings to the tile, s: scales of its sums' columns. */
-KFN void many_octet(struct at at, const u32 type, THR const struct many_pair *t, SHM const u32 *q, SHM const u32 *s, THR const i32 *from, THR float *p, THR float *low)
+KFN void many_octet(struct at at, const u32 type, const u32 tall, THR const struct many_pair *t, SHM const u32 *q, SHM const u32 *s, THR const i32 *from, THR float *p, THR float *low)
 {
     w4 both[TILE_COLS], dx = load16(s), sum = dx;
     UNROLL
@@ -108,74 +110,97 @@ KFN void many_octet(struct at at, const u32 type, THR const struct many_pair *t,
     UNROLL
     for (u32 k = 0; k < 2u; k++) {
         u32 b[2 * TILE_COLS];
-        i32 c[4], h[4] = {MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS};
         columns_b(both, k, b);
-        if (type == GT_Q6_K) {
-            c[0] = c[1] = c[2] = c[3] = MAGIC_BITS;
-            tile_16(at, c, t->a[k][0], t->a[k][1], b);
-            tile_16(at, h, t->a[k][2], t->a[k][3], b + TILE_COLS);
-        } else if (TYPE_IS_SIGNED(type)) {
-            tile_s_from(at, c, t->a[k], b, from);
-        } else {
-            tile_u_from(at, c, t->a[k], b, from);
-        }
         UNROLL
-        for (u32 i = 0; i < 4u; i++)
-            dense_add(type, t->d[k][i / 2u], t->e[k][i / 2u], c[i], h[i], EX_FLOAT(i % 2u ? (k ? dx.w : dx.z) : (k ? dx.y : dx.x)),
-                      EX_FLOAT(i % 2u ? (k ? sum.w : sum.z) : (k ? sum.y : sum.x)), &p[i], &low[i]);
+        for (u32 m = 0; m < tall; m++) {
+            i32 c[4], h[4] = {MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS};
+            if (type == GT_Q6_K) {
+                c[0] = c[1] = c[2] = c[3] = MAGIC_BITS;
+                tile_16(at, c, t[m].a[k][0], t[m].a[k][1], b);
+                tile_16(at, h, t[m].a[k][2], t[m].a[k][3], b + TILE_COLS);
+            } else if (TYPE_IS_SIGNED(type)) {
+                tile_s_from(at, c, t[m].a[k], b, from);
+            } else {
+                tile_u_from(at, c, t[m].a[k], b, from);
+            }
+            UNROLL
+            for (u32 i = 0; i < 4u; i++)
+                dense_add(type, t[m].d[k][i / 2u], t[m].e[k][i / 2u], c[i], h[i], EX_FLOAT(i % 2u ? (k ? dx.w : dx.z) : (k ? dx.y : dx.x)),
+                          EX_FLOAT(i % 2u ? (k ? sum.w : sum.z) : (k ? sum.y : sum.x)), &p[m * MANY_SUMS + i], &low[m * MANY_SUMS + i]);
+        }
     }
 }
 
-/* total += the tile's sums for n8 octets from the one whose words and scales are at q and s. The usual type's code is without a loop. */
-KFN void many_octets(struct at at, const u32 n8, const u32 type, WGT const u32 *w, SHM const u32 *q, SHM const u32 *s, THR const i32 *from, u32 flip, THR float *total)
+/* total += the sums of a tile, w, and where tall is 2 of w1, for n8 octets from the one whose words and scales are at q and s. The usual type's code is without a
+ * loop. */
+KFN void many_octets(struct at at, const u32 n8, const u32 type, const u32 tall, WGT const u32 *w, WGT const u32 *w1, SHM const u32 *q, SHM const u32 *s, THR const i32 *from, u32 flip,
+                     THR float *total)
 {
-    const u32 step = type == GT_Q4_0 ? 4u : 1u;
-    float p[4 * MANY_8], low[4 * MANY_8];
+    const u32 step = type == GT_Q4_0 && tall == 1u ? 4u : 1u;
+    float p[2 * MANY_SUMS], low[2 * MANY_SUMS];
     UNROLL
-    for (u32 i = 0; i < 4u * n8; i++)
-        p[i] = low[i] = 0.0f;
+    for (u32 m = 0; m < tall; m++)
+        UNROLL
+        for (u32 i = 0; i < 4u * n8; i++)
+            p[m * MANY_SUMS + i] = low[m * MANY_SUMS + i] = 0.0f;
     NO_UNROLL
     for (u32 first = 0; first < 4u; first += step) {
         UNROLL
         for (u32 k = 0; k < step; k++) {
             u32 two = first + k;
-            struct many_pair t;
-            many_words(at, type, w, two, flip, &t);
+            struct many_pair t[2];
+            many_words(at, type, w, two, flip, &t[0]);
+            if (tall == 2u)
+                many_words(at, type, w1, two, flip, &t[1]);
             UNROLL
             for (u32 j = 0; j < n8; j++)
-                many_octet(at, type, &t, q + two * 16u + j * 8u * STAGE_STRIDE(256u), s + two * MANY_PAIR + j * 16u, from, p + 4u * j, low + 4u * j);
+                many_octet(at, type, tall, t, q + two * 16u + j * 8u * STAGE_STRIDE(256u), s + two * MANY_PAIR + j * 16u, from, p + 4u * j, low + 4u * j);
         }
     }
     UNROLL
-    for (u32 i = 0; i < 4u * n8; i++)
-        total[i] = total[i] + tile_end(type, w, (at.lane >> 2) + (i % 4u < 2u ? 0u : 8u), p[i], low[i]);
+    for (u32 m = 0; m < tall; m++)
+        UNROLL
+        for (u32 i = 0; i < 4u * n8; i++)
+            total[m * MANY_SUMS + i] = total[m * MANY_SUMS + i] + tile_end(type, m ? w1 : w, (at.lane >> 2) + (i % 4u < 2u ? 0u : 8u), p[m * MANY_SUMS + i], low[m * MANY_SUMS + i]);
 }
 
 /* ---- a unit ---- */
 
+#if !PS_METAL
+/* One tile, or one of each of two panels, on the way into a slot. */
+KFN void many_weights(struct at at, const u32 tall, SHM u32 *own, u32 slot, u32 to, DEV const u8 *from, DEV const u8 *from1, u32 bytes)
+{
+    if (tall == 2u)
+        ring_fetch_two(at, own, slot, to, from, from1, bytes);
+    else
+        ring_fetch_once(at, own, slot, to, from, bytes);
+}
+#endif
+
 /* total[4 * n8] = a panel's outputs for the first 8 * n8 columns. rows: act row of each, in shared memory, filled before a barrier. The ring is empty before
  * and after. Types with a second sum: four octets at a time. */
-KFN void many_walk(struct at at, const u32 type, const u32 n8, DEV const u8 *panel, DEV const u32 *act, u32 n_in, SHM u32 *shm, THR float *total)
+KFN void many_walk(struct at at, const u32 own_words, const u32 type, const u32 tall, const u32 n8, DEV const u8 *panel, DEV const u8 *panel1, DEV const u32 *act, u32 n_in, SHM u32 *shm,
+                   THR float *total)
 {
     const u32 tile = GPU_TILE_BYTES(type), most = TYPE_HAS_LOW(type) ? 4u : 8u;
-    SHM u32 *stage = shm + GPU_SIMDS * MANY_OWN;
+    SHM u32 *stage = shm + GPU_SIMDS * own_words;
     u32 n_seg = GPU_PAD(n_in) / GPU_SEG, flip = again(DENSE_FLIP);
     u32 at_q = tile_col(at, 0) * STAGE_STRIDE(256u) + tile_word(at) * 4u, at_s = MANY_COLS * STAGE_STRIDE(256u) + 4u * (at.lane & 3u);
     i32 from[4];
-    float sum[4 * MANY_8];
+    float sum[2 * MANY_SUMS];
     struct many_from f;
 #if !PS_METAL
-    const u32 slots = tile * 3u <= GPU_MANY_RING ? 3u : tile * 2u <= GPU_MANY_RING ? 2u : 1u;
-    SHM u32 *own = shm + at.simd * MANY_OWN;
+    const u32 bytes = tall * tile, most_slots = (own_words - RING_MARKS) * 4u / bytes, slots = most_slots > 3u ? 3u : most_slots;
+    SHM u32 *own = shm + at.simd * own_words;
     u32 slot = 0;
     for (u32 i = 0; i < slots && i < n_seg; i++)
-        ring_fetch_once(at, own, i, RING_MARKS + i * tile / 4u, panel + i * tile, tile);
+        many_weights(at, tall, own, i, RING_MARKS + i * bytes / 4u, panel + i * tile, panel1 + i * tile, tile);
 #endif
     UNROLL
     for (u32 i = 0; i < 4u; i++)
         from[i] = (i32)again(MAGIC_BITS);
     UNROLL
-    for (u32 i = 0; i < 4u * n8; i++)
+    for (u32 i = 0; i < tall * MANY_SUMS; i++)
         sum[i] = 0.0f;
     many_from_rows(at, stage + 2u * MANY_STAGE, n_in, n8, &f);
     many_fetch(at, type, n8, act, n_in, 0, stage, &f);
@@ -188,18 +213,18 @@ KFN void many_walk(struct at at, const u32 type, const u32 n8, DEV const u8 *pan
         if (seg + 1u < n_seg)
             many_fetch(at, type, n8, act, n_in, seg + 1u, next, &f);
 #if PS_METAL
-        WGT const u32 *w = (WGT const u32 *)(panel + seg * tile);
+        WGT const u32 *w = (WGT const u32 *)(panel + seg * tile), *w1 = (WGT const u32 *)(panel1 + seg * tile);
 #else
-        WGT const u32 *w = own + RING_MARKS + slot * tile / 4u;
+        WGT const u32 *w = own + RING_MARKS + slot * bytes / 4u, *w1 = w + tile / 4u;
         ring_take_own(at, own, slot);
 #endif
         UNROLL
         for (u32 j = 0; j < n8; j += most)
-            many_octets(at, n8 - j < most ? n8 - j : most, type, w, now + at_q + j * 8u * STAGE_STRIDE(256u), now + at_s + j * 16u, from, flip, sum + 4u * j);
+            many_octets(at, n8 - j < most ? n8 - j : most, type, tall, w, w1, now + at_q + j * 8u * STAGE_STRIDE(256u), now + at_s + j * 16u, from, flip, sum + 4u * j);
 #if !PS_METAL
         SIMD_BARRIER(at);
         if (seg + slots < n_seg)
-            ring_fetch_once(at, own, slot, RING_MARKS + slot * tile / 4u, panel + (seg + slots) * tile, tile);
+            many_weights(at, tall, own, slot, RING_MARKS + slot * bytes / 4u, panel + (seg + slots) * tile, panel1 + (seg + slots) * tile, tile);
         slot = slot + 1u == slots ? 0u : slot + 1u;
 #endif
         if (seg + 1u < n_seg)
@@ -207,7 +232,7 @@ KFN void many_walk(struct at at, const u32 type, const u32 n8, DEV const u8 *pan
         BARRIER(at);
     }
     UNROLL
-    for (u32 i = 0; i < 4u * n8; i++)
+    for (u32 i = 0; i < tall * MANY_SUMS; i++)
         total[i] = EX_FLOAT(again(EX_BITS(sum[i]))); /* else the loop's sums would stand where total does: in memory */
 }
 
@@ -231,9 +256,9 @@ KFN void many_walk(struct at at, const u32 type, const u32 n8, DEV const u8 *pan
     }
 
 /* many_walk of any type and number of octets. */
-KFN void many_product(struct at at, u32 type, DEV const u8 *panel, DEV const u32 *act, u32 n_in, SHM u32 *shm, u32 n8, THR float *total)
+KFN void many_product(struct at at, const u32 own_words, u32 type, DEV const u8 *panel, DEV const u32 *act, u32 n_in, SHM u32 *shm, u32 n8, THR float *total)
 {
-#define WALK(type, each) each(n8, many_walk(at, type, octets, panel, act, n_in, shm, total))
+#define WALK(type, each) each(n8, many_walk(at, own_words, type, 1, octets, panel, panel, act, n_in, shm, total))
     switch (type) {
     case GT_Q4_0: WALK(GT_Q4_0, FOR_OCTETS) break;
     case GT_Q4_K: WALK(GT_Q4_K, FOR_OCTETS_2) break;
@@ -247,18 +272,18 @@ KFN void many_product(struct at at, u32 type, DEV const u8 *panel, DEV const u32
 #undef WALK
 }
 
-KFN void many_open(struct at at, SHM u32 *shm)
+KFN void many_open(struct at at, const u32 own_words, SHM u32 *shm)
 {
 #if PS_METAL
-    (void)at, (void)shm;
+    (void)at, (void)own_words, (void)shm;
 #else
-    ring_open_own(at, shm + at.simd * MANY_OWN);
+    ring_open_own(at, shm + at.simd * own_words);
 #endif
 }
 
-KFN SHM u32 *many_rows(SHM u32 *shm)
+KFN SHM u32 *many_rows(const u32 own_words, SHM u32 *shm)
 {
-    return shm + GPU_SIMDS * MANY_OWN + 2u * MANY_STAGE;
+    return shm + GPU_SIMDS * own_words + 2u * MANY_STAGE;
 }
 
 /* Column and output of a lane's sum i (a constant). */
@@ -298,14 +323,14 @@ KFN void k_product_many(struct at at, CON const struct product_args *a, struct b
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0], *act = (DEV const u32 *)b.p[1];
     DEV float *x = (DEV float *)b.p[12];
-    SHM u32 *rows = many_rows(shm);
+    SHM u32 *rows = many_rows(MANY_OWN, shm);
     u32 n_rows = in[IN_ROWS + a->which], n_seg = GPU_PAD(a->n_in) / GPU_SEG, rest;
     u32 ends[3];
     ends[0] = many_blocks(a->n_out[0]);
     ends[1] = ends[0] + (a->n_mats > 1u ? many_blocks(a->n_out[1]) : 0u);
     ends[2] = ends[1] + (a->n_mats > 2u ? many_blocks(a->n_out[2]) : 0u);
     u32 cols = 8u * many_width(at, n_rows, ends[2]), row_tiles = split_u32(n_rows + cols - 1u, cols, &rest);
-    many_open(at, shm);
+    many_open(at, MANY_OWN, shm);
     for (u32 unit = at.group; unit < ends[2] * row_tiles; unit += at.n_groups) {
         u32 tile, block = split_u32(unit, row_tiles, &tile);
         u32 m = block < ends[0] ? 0u : block < ends[1] ? 1u : 2u, row0 = tile * cols;
@@ -322,7 +347,7 @@ KFN void k_product_many(struct at at, CON const struct product_args *a, struct b
         if (at.id < MANY_COLS)
             rows[at.id] = least_u32(row0 + at.id, n_rows - 1u);
         BARRIER(at);
-        many_product(at, t, w + (u64)mine * n_seg * GPU_TILE_BYTES(t), act, a->n_in, shm, n8, total);
+        many_product(at, MANY_OWN, t, w + (u64)mine * n_seg * GPU_TILE_BYTES(t), act, a->n_in, shm, n8, total);
         UNROLL
         for (u32 i = 0; i < 4u * MANY_8; i++) {
             u32 c = many_col(at, i), row = row0 + c, out = many_out(at, panel, i);
@@ -415,24 +440,44 @@ KFN void many_pairs_out(struct at at, THR const struct many_unit *u, DEV const u
     }
 }
 
+/* A unit whose gate and up are in q4_0: a panel of each at once, which share what is loaded of the columns. */
+KFN void many_both(struct at at, CON const struct experts_in_args *a, struct bufs b, DEV const u32 *act, THR const struct many_unit *u, DEV const u32 *pairs, SHM u32 *shm)
+{
+    DEV const u8 *gate = (DEV const u8 *)b.p[2] + u->tiles * GPU_TILE_BYTES(GT_Q4_0), *up = (DEV const u8 *)b.p[3] + u->tiles * GPU_TILE_BYTES(GT_Q4_0);
+    DEV float *y = (DEV float *)b.p[4];
+    float total[2 * MANY_SUMS];
+    FOR_OCTETS(u->n8, many_walk(at, MANY_OWN_IN, GT_Q4_0, 2, octets, gate, up, act, a->n_in, shm, total))
+    UNROLL
+    for (u32 i = 0; i < MANY_SUMS; i++) {
+        u32 c = many_col(at, i), out = many_out(at, u->panel, i);
+        if (c < u->n && out < a->n_out)
+            y[(u64)pairs[u->first + c] * a->y_stride + out] = silu_times(total[i], total[MANY_SUMS + i]);
+    }
+}
+
 KFN void k_experts_in_many(struct at at, CON const struct experts_in_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *act = (DEV const u32 *)b.p[1], *route = (DEV const u32 *)b.p[5], *pairs = route + a->pairs_at, *tiles = route + a->tiles_at;
     DEV float *y = (DEV float *)b.p[4];
+    bool both = a->type_gate == GT_Q4_0 && a->type_up == GT_Q4_0;
     u32 units = tiles[0] * many_blocks(a->n_out);
-    many_open(at, shm);
-    many_order(at, tiles, many_rows(shm) + MANY_COLS);
+    many_open(at, MANY_OWN_IN, shm);
+    many_order(at, tiles, many_rows(MANY_OWN_IN, shm) + MANY_COLS);
     for (u32 round = 0; round * at.n_groups < units; round++) {
         u32 unit = many_turn(at, round);
         struct many_unit u;
         if (unit >= units)
             continue;
-        many_unit_of(at, tiles, pairs, a->n_used, a->n_in, a->n_out, unit, true, many_rows(shm), &u);
+        many_unit_of(at, tiles, pairs, a->n_used, a->n_in, a->n_out, unit, true, many_rows(MANY_OWN_IN, shm), &u);
+        if (both) {
+            many_both(at, a, b, act, &u, pairs, shm);
+            continue;
+        }
         NO_UNROLL
-        for (u32 up = 0; up < 2u; up++) { /* registers hold one product's sums */
+        for (u32 up = 0; up < 2u; up++) { /* one after the other */
             u32 type = up ? a->type_up : a->type_gate;
             float total[4 * MANY_8];
-            many_product(at, type, (DEV const u8 *)b.p[2u + up] + u.tiles * GPU_TILE_BYTES(type), act, a->n_in, shm, u.n8, total);
+            many_product(at, MANY_OWN_IN, type, (DEV const u8 *)b.p[2u + up] + u.tiles * GPU_TILE_BYTES(type), act, a->n_in, shm, u.n8, total);
             many_pairs_out(at, &u, pairs, y, a->y_stride, a->n_out, up, total);
         }
     }
@@ -441,12 +486,12 @@ KFN void k_experts_in_many(struct at at, CON const struct experts_in_args *a, st
 KFN void k_experts_out_many(struct at at, CON const struct experts_out_args *a, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *act = (DEV const u32 *)b.p[2], *route = (DEV const u32 *)b.p[5], *pairs = route + a->pairs_at, *tiles = route + a->tiles_at;
-    many_open(at, shm);
+    many_open(at, MANY_OWN, shm);
     for (u32 unit = at.group; unit < tiles[0] * many_blocks(a->n_out); unit += at.n_groups) {
         struct many_unit u;
         float total[4 * MANY_8];
-        many_unit_of(at, tiles, pairs, a->per, a->n_in, a->n_out, unit, false, many_rows(shm), &u);
-        many_product(at, a->type, (DEV const u8 *)b.p[3] + u.tiles * GPU_TILE_BYTES(a->type), act, a->n_in, shm, u.n8, total);
+        many_unit_of(at, tiles, pairs, a->per, a->n_in, a->n_out, unit, false, many_rows(MANY_OWN, shm), &u);
+        many_product(at, MANY_OWN, a->type, (DEV const u8 *)b.p[3] + u.tiles * GPU_TILE_BYTES(a->type), act, a->n_in, shm, u.n8, total);
         many_pairs_out(at, &u, pairs, (DEV float *)b.p[4], a->y_stride, a->n_out, false, total);
     }
 }

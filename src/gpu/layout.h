@@ -132,9 +132,12 @@ enum { GPU_FEW_ZEROS = 16, GPU_FEW_STAGE = 96 }; /* words of shared memory: 64 z
 /* k_many.h: columns of a unit; bytes of a SIMD group's ring; words of a stage. */
 #define GPU_MANY_COLS (PS_METAL ? 32 : 64)
 #define GPU_MANY_RING 7104 /* three tiles of q4_0 or q4_k */
+#define GPU_MANY_RING_IN 13824 /* experts_in's, one group an SM: three of q4_0 of both matrices */
 #define GPU_MANY_STAGE (GPU_MANY_COLS * 80 + 8 * (2 * GPU_MANY_COLS + 8))
 #define GPU_MANY_LIST (PS_METAL ? 256u : 512u) /* tiles of pairs that are put into order */
-#define GPU_SHM_MANY ((PS_METAL ? 0u : 8u * (32u + GPU_MANY_RING)) + 4u * (2u * GPU_MANY_STAGE + GPU_MANY_COLS + 2u * GPU_MANY_LIST + 8u))
+#define GPU_SHM_MANY_OF(ring) ((PS_METAL ? 0u : 8u * (32u + (ring))) + 4u * (2u * GPU_MANY_STAGE + GPU_MANY_COLS + 2u * GPU_MANY_LIST + 8u))
+#define GPU_SHM_MANY GPU_SHM_MANY_OF(GPU_MANY_RING)
+#define GPU_SHM_MANY_IN GPU_SHM_MANY_OF(GPU_MANY_RING_IN)
 
 /* k_float.h: rows of a tile (rows: the most there are, 1 with pairs) and outputs of a unit (n_out: of all matrices), norm weights, parts. */
 #define GPU_FLOAT_SEGS (PS_METAL ? 2u : 8u) /* segments of 256 in a phase */
