@@ -349,7 +349,7 @@ enum gpu_kernel {
 #define GPU_LOADS_FIRST(kernel)                                                                                  \
     ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_few_in || (kernel) == GK_few_out || (kernel) == GK_product_1 || (kernel) == GK_product_2 || \
      (kernel) == GK_attend_store || (kernel) == GK_router || (kernel) == GK_norm || (kernel) == GK_combine_norm || \
-     (kernel) == GK_dense_1 || (kernel) == GK_dense_2 || (kernel) == GK_dense_4 || (kernel) == GK_experts_out_twin)
+     (kernel) == GK_dense_1 || (kernel) == GK_dense_2 || (kernel) == GK_dense_4 || (kernel) == GK_experts_in_twin || (kernel) == GK_experts_out_twin)
 
 /* Kernels whose grid is one group an SM at most, not two: dense_4 and experts_in_many fill its
  * registers; beside the others the next launch's groups begin, and have their weights on the

@@ -157,7 +157,6 @@ KFN void twin_add(const u32 type, const u32 k, u32 d, u32 m, i32 c, i32 h, float
  * g + 8 of both). q: integers of the columns that the lane brings to the matrix tile (TILE_COLS), from its word on; s0, s1: scales and sums of its columns. */
 KFN void twin_sums(struct at at, const u32 type, const u32 n, WGT const u32 *THR const *w, SHM const u32 *THR const *q, SHM const u32 *s0, SHM const u32 *s1, THR float *total)
 {
-    const u32 cols = GPU_TWIN_COLS(type);
     float p[8], low[8];
     UNROLL
     for (u32 i = 0; i < 2u * n; i++)
@@ -178,11 +177,10 @@ KFN void twin_sums(struct at at, const u32 type, const u32 n, WGT const u32 *THR
         for (u32 k = 0; k < 2u; k++) {
             u32 b[2 * TILE_COLS];
             columns_b(both, k, b);
-            w2 c0 = load8(s0 + 2u * cols * (2u * two + k)), c1 = n == 2u ? c0 : load8(s1 + 2u * cols * (2u * two + k));
+            const u32 to = 2u * GPU_TWIN_COLS(type) * (2u * two + k);
+            w2 c0 = load8(s0 + to), c1 = n == 2u ? c0 : load8(s1 + to);
             float dx0 = EX_FLOAT(c0.x), dx1 = EX_FLOAT(c1.x);
-            i32 from[4];
-            from[0] = from[2] = TYPE_OFFSET(type) ? (i32)c0.y : MAGIC_BITS;
-            from[1] = from[3] = TYPE_OFFSET(type) ? (i32)c1.y : MAGIC_BITS;
+            i32 f0 = TYPE_OFFSET(type) ? (i32)c0.y : MAGIC_BITS, f1 = TYPE_OFFSET(type) ? (i32)c1.y : MAGIC_BITS, from[4] = {f0, f1, f0, f1};
             UNROLL
             for (u32 m = 0; m < 2u; m++) {
                 i32 c[4], h[4];
@@ -415,6 +413,12 @@ KFN void twin_jobs(struct at at, const u32 type, const bool in, THR struct twin 
     s->stage = shm + 16;
     s->scales = shm + GPU_TWIN_COLS(type) * stride;
     s->ring = GPU_TWIN_COLS(type) * (stride + s->n_pad / 16u) + at.simd * (TWIN_SLOTS * (GPU_TILE_BYTES(type) / 2u)) - (u32)(own - shm);
+#if !PS_METAL
+    ring_open_own(at, own); /* takes long, and nothing is known yet */
+#endif
+    if (in)
+        IN_TURN(at);
+    share_units(at, s->list[0] * s->jobs, &s->from, &s->to);
     if (s->from >= s->to) { /* nothing for the group */
         if (!in)
             IN_TURN(at);
@@ -427,9 +431,6 @@ KFN void twin_jobs(struct at at, const u32 type, const bool in, THR struct twin 
     struct twin_walk f = {p, 0u, s->w0, s->w1};
     if (p.unit < s->to)
         twin_walk_job(at, s, &f);
-#if !PS_METAL
-    ring_open_own(at, own);
-#endif
     NO_UNROLL
     for (u32 begin = s->from; begin < s->to;) {
         struct twin_batch b;
@@ -499,7 +500,6 @@ KFN void k_experts_in_twin(struct at at, CON const struct experts_in_args *a, st
     s.per = a->n_used;
     s.y = (DEV float *)b.p[4];
     s.y_stride = a->y_stride;
-    share_units(at, s.list[0] * s.jobs, &s.from, &s.to);
     twin_typed(at, a->type_gate, true, &s, shm);
 }
 
@@ -525,6 +525,5 @@ KFN void k_experts_out_twin(struct at at, CON const struct experts_out_args *a, 
     s.per = a->per;
     s.y = (DEV float *)b.p[4];
     s.y_stride = a->y_stride;
-    share_units(at, s.list[0] * s.jobs, &s.from, &s.to);
     twin_typed(at, a->type, false, &s, shm);
 }
