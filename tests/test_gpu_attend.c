@@ -491,8 +491,8 @@ static void stores_of(const struct shape *s, u32 d_rope, bool neox, bool norm, u
         memset(step[fused].att, POISON, (u64)n * step[fused].att_stride * 4);
         put_rows(step[fused].in, 0, rows, n);
         put_items(step[fused].in, 0, rows, n);
-        u32 heads = 1;
-        while (heads < 8 && s->share % (2 * heads) == 0 && seed >> (heads - 1) & 1)
+        u32 heads = 1, more = (u32)(seed * 2654435761u) >> 16; /* bits that do not follow the shape */
+        for (; heads < 8 && s->share % (2 * heads) == 0 && more % 4; more /= 4)
             heads *= 2;
         step[fused].in[IN_HEADS] = heads;
         union gpu_args args = attend_args(&step[fused], a, 0);
@@ -534,8 +534,9 @@ static void attention_stores_what_store_would(void **state)
     u64 seed = 9000;
     for (u32 i = 0; i < COUNT(DIMS); i++)
         for (u32 k = 0; k < COUNT(SHARES); k++)
-            for (u32 q8 = 0; q8 < (DIMS[i][0] % 32 ? 1 : 2); q8++, seed++)
-                stores_of(&(struct shape){DIMS[i][0], SHARES[k] > 8 ? 1 : 1 + (u32)seed % 2, SHARES[k], q8}, DIMS[i][1], seed % 2, seed / 2 % 2, seed);
+            for (u32 q8 = 0; q8 < (DIMS[i][0] % 32 ? 1 : 2); q8++)
+                for (u32 neox = 0; neox < 2; neox++, seed++)
+                    stores_of(&(struct shape){DIMS[i][0], SHARES[k] > 8 ? 1 : 1 + (u32)seed / 4 % 2, SHARES[k], q8}, DIMS[i][1], neox, seed / 2 % 2, seed);
 }
 
 /* ---- barriers ---- */

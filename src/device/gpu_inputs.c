@@ -92,13 +92,13 @@ static struct cut cut_rows(struct gpu *g, u32 table, u32 n)
     return c;
 }
 
-/* Query heads in an item: the more share one reading of the keys the better, while there are items for three of eight groups: k_attend shares
- * out an item's dimensions where items are few. */
+/* Query heads in an item: the more share one reading of the keys the better, while there are items for more than half of the groups. With one head k_attend
+ * shares out an item's dimensions where items are few. */
 static u32 item_heads(const struct gpu *g, u32 n_items)
 {
     const struct hparams *hp = &g->dev.plan->hp;
     u32 heads = gpu_item_heads(hp->n_heads / hp->n_kv, hp->d_head, g->dev.opts.kv == KV_Q8_0);
-    while (heads > 1 && (u64)n_items * (hp->n_heads / heads) * 8 < (u64)g->info.n_groups * 3)
+    while (heads > 1 && (u64)n_items * (hp->n_heads / heads) * 2 <= (u64)g->info.n_groups)
         heads /= 2;
     return heads;
 }

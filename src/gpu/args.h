@@ -348,7 +348,7 @@ enum gpu_kernel {
 /* Kernels that have fetched what the launch before them does not write when they wait for it (IN_TURN, gpu.h). */
 #define GPU_LOADS_FIRST(kernel)                                                                                  \
     ((kernel) == GK_few_1 || (kernel) == GK_few_2 || (kernel) == GK_few_4 || (kernel) == GK_few_in || (kernel) == GK_few_out || (kernel) == GK_product_1 || (kernel) == GK_product_2 || \
-     (kernel) == GK_attend_store || (kernel) == GK_router || (kernel) == GK_norm || (kernel) == GK_combine_norm || \
+     (kernel) == GK_attend_store || (kernel) == GK_join || (kernel) == GK_router || (kernel) == GK_norm || (kernel) == GK_combine_norm || \
      (kernel) == GK_dense_1 || (kernel) == GK_dense_2 || (kernel) == GK_dense_4 || (kernel) == GK_experts_in_twin || (kernel) == GK_experts_out_twin)
 
 /* Kernels whose grid is one group an SM at most, not two: dense_4 and experts_in_many fill its

@@ -123,6 +123,13 @@ KFN float half_value(u32 h)
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((unsigned short)h));
     return f;
 }
+KFN u32 half_bits(float x)
+{
+    u32 u = EX_BITS(x), sign = u >> 16 & 0x8000u, mag = u & 0x7FFFFFFFu;
+    unsigned short h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(EX_FLOAT(mag < 0x477FE000u ? mag : 0x477FE000u))); /* 65,504 */
+    return sign | (mag > 0x7F800000u ? 0x7E00u : h);
+}
 
 /* 16 or 8 aligned bytes. load16_once: of what no kernel writes and nobody reads again soon (weights); _if: where `there` is not 0, else zeros, without a branch. prefetch: the 128 bytes at p will be
  * wanted; they need not be there. */
@@ -368,6 +375,7 @@ KFN float div_rn(float a, float b) { return a / b; }
 KFN float reciprocal_11(float x) { return 1.0f / x; }
 KFN float div_near(float a, float b) { return a / b; }
 KFN float half_value(u32 h) { return ex_half(h); }
+KFN u32 half_bits(float x) { return ex_to_half(x); }
 KFN u32 popcount(u32 v) { return (u32)__builtin_popcount(v); }
 KFN void shm_add_u32(u32 *p, u32 v) { *p += v; } /* a lane runs on to its next meeting */
 KFN w4 load16(const void *p) { return *(const w4 *)p; }

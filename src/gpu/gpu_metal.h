@@ -120,6 +120,7 @@ KFN float half_value(u32 h)
     u32 small = as_type<u32>(as_type<float>(bits + 0x38800000u) - 6.103515625e-5f);
     return as_type<float>((h & 0x8000u) << 16 | (bits < 0x00800000u ? small : normal));
 }
+KFN u32 half_bits(float x) { return ex_to_half(x); }
 
 /* popcount is Metal's own. */
 

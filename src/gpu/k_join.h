@@ -64,8 +64,13 @@ KFN void k_join(struct at at, CON const struct attend_args *a, struct bufs b, SH
     u32 n_rows = in[IN_ROWS + a->which], pieces = (a->d_head + 31) / 32;
     struct walk w;
     (void)shm;
-    for (walk_start(at, a->n_heads * pieces, &w); w.row < n_rows; walk_on(&w)) {
-        w4 row = load16(in + a->rows_at + 4 * w.row);
+    walk_start(at, a->n_heads * pieces, &w);
+    w4 row = load16(in + a->rows_at + 4 * (w.row < n_rows ? w.row : 0));
+    IN_TURN(at); /* above it nothing is read that a launch of this step writes */
+    for (u32 r = w.row; w.row < n_rows; walk_on(&w)) {
+        if (w.row != r)
+            row = load16(in + a->rows_at + 4 * w.row);
+        r = w.row;
         if (row.z < GPU_CHUNK || row.w == 0xFFFFFFFFu)
             continue;
         u32 piece, h = split_u32(w.piece, pieces, &piece);

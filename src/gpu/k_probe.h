@@ -67,9 +67,9 @@ KFN u32 probe_to_halves(u32 from)
     u32 sum = 0;
     for (u32 i = 0; i < PROBE_HALVES; i++) {
         u32 bits = EX_BITS(ex_half((from + i) & 0xFFFFu));
-        sum = sum * 31u + ex_to_half(EX_FLOAT(bits));
+        sum = sum * 31u + half_bits(EX_FLOAT(bits));
         for (u32 k = 0xFFFu; k < 0x1002u; k++)
-            sum = sum * 31u + ex_to_half(EX_FLOAT(bits + k));
+            sum = sum * 31u + half_bits(EX_FLOAT(bits + k));
     }
     return sum;
 }

@@ -131,7 +131,7 @@ KFN void store_f16(struct at at, SHM const float *s, u32 d_head, u32 pos, u32 is
     for (u32 i0 = 0; i0 < d_pad; i0 += 64u) { /* code that runs once costs more than what it does */
         u32 i = i0 + 2u * at.lane, h = 0;
         if (i < d_head)
-            h = ex_to_half(ex_flush(s[i])) | ex_to_half(ex_flush(s[i + 1])) << 16;
+            h = half_bits(ex_flush(s[i])) | half_bits(ex_flush(s[i + 1])) << 16;
         if (i < d_pad)
             *(DEV u32 *)(panel + (is_key ? i / 8 * 512 + j * 16 + i % 8 * 2 : (j * d_pad + i) * 2)) = h;
     }
@@ -259,7 +259,7 @@ KFN void store_four(struct at at, CON const struct store_args *a, struct bufs b,
         UNROLL
         for (u32 k = 0; k < each; k++) {
             u32 i = at.lane + 32 * k;
-            *(DEV u16 *)(panel + (what == 1 ? i / 8 * 512 + j * 16 + i % 8 * 2 : (j * d_head + i) * 2)) = (u16)ex_to_half(ex_flush(v[h][k]));
+            *(DEV u16 *)(panel + (what == 1 ? i / 8 * 512 + j * 16 + i % 8 * 2 : (j * d_head + i) * 2)) = (u16)half_bits(ex_flush(v[h][k]));
         }
     }
 }
