@@ -128,12 +128,15 @@ static bool proc_line(const char *pid, const char *file, char *line, size_t n)
     return ok;
 }
 
-u32 sysmem_others(u32 *pid, u64 *bytes)
+u32 sysmem_others(u32 *pid, u64 *bytes, u64 *all)
 {
     char own[64], name[64], statm[128];
+    u64 sum = 0;
     u32 found = 0;
     *pid = 0;
     *bytes = 0;
+    if (all)
+        *all = 0;
     DIR *dir = proc_line("self", "comm", own, sizeof own) ? opendir("/proc") : NULL;
     if (!dir)
         return 0;
@@ -146,12 +149,15 @@ u32 sysmem_others(u32 *pid, u64 *bytes)
             continue;
         found++;
         u64 resident = pages * (u64)sysconf(_SC_PAGESIZE);
+        sum += resident;
         if (resident >= *bytes) {
             *bytes = resident;
             *pid = (u32)id;
         }
     }
     closedir(dir);
+    if (all)
+        *all = sum;
     return found;
 }
 #else
@@ -167,10 +173,12 @@ u64 sysmem_grouped(const char *root, const char *self, u64 avail)
     return avail;
 }
 
-u32 sysmem_others(u32 *pid, u64 *bytes)
+u32 sysmem_others(u32 *pid, u64 *bytes, u64 *all)
 {
     *pid = 0;
     *bytes = 0;
+    if (all)
+        *all = 0;
     return 0;
 }
 #endif

@@ -13,8 +13,8 @@ u64 sysmem_available(void);
 u64 sysmem_grouped(const char *root, const char *self, u64 avail);
 
 /* Other running processes of this program (by the name of the executable), seen by this user. Returns how many, and of
- * the largest its process id and resident bytes. 0 where the system does not tell. */
-u32 sysmem_others(u32 *pid, u64 *bytes);
+ * the largest its process id and resident bytes; all: the bytes of all of them, or NULL. 0 where the system does not tell. */
+u32 sysmem_others(u32 *pid, u64 *bytes, u64 *all);
 
 /* Bytes of this process that are in memory now (on macOS its footprint, compressed pages and GPU buffers with it); 0
  * when the system does not tell. */

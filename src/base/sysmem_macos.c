@@ -46,9 +46,10 @@ static u64 footprint(pid_t pid)
     return proc_pid_rusage(pid, RUSAGE_INFO_V2, (rusage_info_t *)&r) ? 0 : r.ri_phys_footprint;
 }
 
-u32 sysmem_others(u32 *pid, u64 *bytes)
+u32 sysmem_others(u32 *pid, u64 *bytes, u64 *all_bytes)
 {
     char own[2 * MAXCOMLEN + 1], name[sizeof own];
+    u64 sum = 0;
     u32 found = 0;
     *pid = 0;
     *bytes = 0;
@@ -62,12 +63,15 @@ u32 sysmem_others(u32 *pid, u64 *bytes)
         if (!held)
             continue;
         found++;
+        sum += held;
         if (held >= *bytes) {
             *bytes = held;
             *pid = (u32)all[i];
         }
     }
     free(all);
+    if (all_bytes)
+        *all_bytes = sum;
     return found;
 }
 

@@ -58,7 +58,7 @@ static const struct chip *chip_of(const char *name)
 struct memory { /* all in bytes */
     u64 ram;    /* of the machine */
     u64 limit;  /* the GPU may wire */
-    u64 others; /* the largest other plainsong holds */
+    u64 others; /* other plainsongs hold */
     u64 free;   /* 1 rather than 0, which would say: not known */
 };
 
@@ -69,7 +69,8 @@ static struct memory memory_of(const struct metal *m)
     struct memory y = {.ram = process ? mtl_physical_memory(w, process) : 0, .limit = mtl_working_set(w, m->device)};
     u64 held = mtl_allocated(w, m->device);
     u32 pid;
-    sysmem_others(&pid, &y.others);
+    u64 largest;
+    sysmem_others(&pid, &largest, &y.others);
     held += y.others;
     y.free = y.limit > held ? y.limit - held : 1;
     return y;

@@ -392,7 +392,7 @@ void ps_engine_cost(struct ps_engine *e, struct ps_cost *c)
         .opened_bytes = e->opened_bytes,
         .free_bytes = left,
     };
-    c->n_others = sysmem_others(&c->other_pid, &c->other_bytes);
+    c->n_others = sysmem_others(&c->other_pid, &c->other_bytes, NULL);
 }
 
 u32 ps_engine_slots(struct ps_engine *e, struct ps_slot *slots, u32 n)

@@ -54,7 +54,7 @@ static const char *behind(const struct budget *b, u64 need, char *text, size_t n
     char advice[128] = "";
     bool shared = !b->own || (b->device && device_advise(b->device, need, advice, sizeof advice));
     text[0] = 0;
-    if (shared && sysmem_others(&pid, &bytes))
+    if (shared && sysmem_others(&pid, &bytes, NULL))
         snprintf(text, n, "; another plainsong (pid %u) holds %.1f GB%s", pid, (double)bytes / 1e9, advice);
     else
         snprintf(text, n, "%s", advice);
