@@ -234,6 +234,11 @@ static void one_of_each(void)
     try_experts_in(GK_experts_in_2, NAME, type, 16);
     only_in = only_out = 0;
     try_experts_in(GK_experts_in_many, NAME, type, GPU_MANY_COLS);
+    only_in = 64;
+    only_out = 16;
+    for (u32 i = 0; i < 4; i++) /* many rows: tiles of many heights, which are put into order */
+        try_experts_in(GK_experts_in_many, NAME, GT_Q4_0, GPU_MANY_COLS);
+    only_in = only_out = 0;
     try_experts_in(GK_experts_in_twin, NAME, GT_Q4_0, 8);
     try_experts_out(GK_experts_out_twin, NAME, GT_Q4_0, 8, SRC_FLOAT, false);
     try_experts_out(GK_experts_out_1, NAME, type, 8, check_below(2) ? SRC_ACT : SRC_FLOAT, false);

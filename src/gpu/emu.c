@@ -34,7 +34,7 @@ enum {
     STACK_BYTES = (FIBER_ASAN || FIBER_TSAN ? 256 : 64) << 10,
     STACK_SHIFT = 128, /* lanes' stacks begin this much apart modulo a page, so that they do not meet in one set of the cache */
     MAX_FILES = 32,
-    MAX_LINES = 8192
+    MAX_LINES = 16384
 };
 #define POISON 0xFFA00000u /* a signalling NaN, also with small numbers added */
 
