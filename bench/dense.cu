@@ -35,8 +35,6 @@ __global__ void e_norm(const __grid_constant__ union gpu_args a, const __grid_co
 
 enum { LAYERS = 48, D = 2048, KV = 512, O_IN = 4096, VOCAB = 151936, MAX_ROWS = 64 };
 
-typedef void kernel(const union gpu_args, const struct bufs);
-
 struct shape { // n_out 0: there is no such matrix
     const char *name;
     u32 n_in, type, n_out[3], layers;
@@ -59,18 +57,7 @@ static u64 matrix(u32 type, u32 n_in, u32 n_out)
 
 static void launch(const variant &v, const union gpu_args &a, const struct bufs &b, bool pdl, cudaStream_t s)
 {
-    cudaLaunchAttribute attr = {};
-    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t c = {};
-    c.gridDim = dim3(v.groups);
-    c.blockDim = dim3(GPU_THREADS);
-    c.dynamicSmemBytes = v.shm;
-    c.stream = s;
-    c.attrs = &attr;
-    c.numAttrs = pdl;
-    OK(cudaFuncSetAttribute((const void *)v.k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)v.shm));
-    OK(cudaLaunchKernelEx(&c, v.k, a, b));
+    launch_kernel(v.k, v.groups, v.shm, a, b, pdl, s);
 }
 
 static void one(const variant &v, const shape &s, u32 rows, u32 layer, bool pdl, cudaStream_t stream)
@@ -93,32 +80,10 @@ static void one(const variant &v, const shape &s, u32 rows, u32 layer, bool pdl,
 
 static double time_us(const variant &v, const shape &s, u32 rows, bool pdl)
 {
-    cudaStream_t stream;
-    cudaGraph_t g;
-    cudaGraphExec_t exec;
-    cudaEvent_t t0, t1;
-    OK(cudaStreamCreate(&stream));
-    OK(cudaEventCreate(&t0));
-    OK(cudaEventCreate(&t1));
-    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    for (u32 i = 0; i < s.layers; i++)
-        one(v, s, rows, i, pdl && i, stream);
-    OK(cudaStreamEndCapture(stream, &g));
-    OK(cudaGraphInstantiate(&exec, g, 0));
-    float best = 1e30f;
-    for (u32 r = 0; r < 6; r++) {
-        float ms;
-        OK(cudaEventRecord(t0, stream));
-        OK(cudaGraphLaunch(exec, stream));
-        OK(cudaEventRecord(t1, stream));
-        OK(cudaStreamSynchronize(stream));
-        OK(cudaEventElapsedTime(&ms, t0, t1));
-        best = ms < best ? ms : best;
-    }
-    OK(cudaGraphExecDestroy(exec));
-    OK(cudaGraphDestroy(g));
-    OK(cudaStreamDestroy(stream));
-    return best * 1e3 / s.layers;
+    return graph_us(6, [&](cudaStream_t stream) {
+               for (u32 i = 0; i < s.layers; i++)
+                   one(v, s, rows, i, pdl && i, stream);
+           }) / s.layers;
 }
 
 // What a launch leaves in y and, from x as it was at first, in x.

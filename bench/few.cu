@@ -33,8 +33,6 @@ X(few_1, product) X(few_2, product) X(few_4, product) X(few_in, few_in) X(few_ou
 enum { LAYERS = 48, D = 2048, QKV = 5120, O_IN = 4096, FF = 768, EXPERTS = 128, USED = 8, VOCAB = 151936, MAX_ROWS = 8, LIST = 65536 };
 enum { IDS = 0, PAIRS = 16384, TILES = 32768, RANK_W = 49152 }; // of a layer's route lists
 
-typedef void kernel(const union gpu_args, const struct bufs);
-
 struct job { // a kernel, for each layer
     kernel *k;
     u32 shm, units;
@@ -55,49 +53,16 @@ static u64 matrix(u32 type, u32 n_in, u32 n_out)
 static void launch(const job &j, u32 layer, u32 per, bool pdl, cudaStream_t s)
 {
     u32 groups = sms * per < j.units ? sms * per : j.units;
-    cudaLaunchAttribute attr = {};
-    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t c = {};
-    c.gridDim = dim3(groups);
-    c.blockDim = dim3(GPU_THREADS);
-    c.dynamicSmemBytes = j.shm;
-    c.stream = s;
-    c.attrs = &attr;
-    c.numAttrs = pdl;
-    OK(cudaFuncSetAttribute((const void *)j.k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)j.shm));
-    OK(cudaLaunchKernelEx(&c, j.k, j.a[layer], j.b[layer]));
+    launch_kernel(j.k, groups, j.shm, j.a[layer], j.b[layer], pdl, s);
 }
 
 static double time_us(const std::vector<const job *> &jobs, u32 n, u32 per, bool pdl)
 {
-    cudaStream_t s;
-    cudaGraph_t g;
-    cudaGraphExec_t exec;
-    cudaEvent_t t0, t1;
-    OK(cudaStreamCreate(&s));
-    OK(cudaEventCreate(&t0));
-    OK(cudaEventCreate(&t1));
-    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-    for (u32 i = 0; i < n; i++)
-        for (const job *j : jobs)
-            launch(*j, i, per, pdl && i, s);
-    OK(cudaStreamEndCapture(s, &g));
-    OK(cudaGraphInstantiate(&exec, g, 0));
-    float best = 1e30f;
-    for (u32 r = 0; r < 6; r++) {
-        float ms;
-        OK(cudaEventRecord(t0, s));
-        OK(cudaGraphLaunch(exec, s));
-        OK(cudaEventRecord(t1, s));
-        OK(cudaStreamSynchronize(s));
-        OK(cudaEventElapsedTime(&ms, t0, t1));
-        best = ms < best ? ms : best;
-    }
-    OK(cudaGraphExecDestroy(exec));
-    OK(cudaGraphDestroy(g));
-    OK(cudaStreamDestroy(s));
-    return best * 1e3 / n;
+    return graph_us(6, [&](cudaStream_t s) {
+               for (u32 i = 0; i < n; i++)
+                   for (const job *j : jobs)
+                       launch(*j, i, per, pdl && i, s);
+           }) / n;
 }
 
 // What a layer's launch leaves in `bytes` of p, from x as it was at first.

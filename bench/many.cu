@@ -30,7 +30,6 @@ X(experts_out_many, experts_out) X(norm, norm)
 enum { LAYERS = 48, D = 2048, KV = 512, O_IN = 4096, FF = 768, EXPERTS = 128, USED = 8, MAX_ROWS = 2048, LIST = 81920 };
 enum { PAIRS = 16384, TILES = 32768, TILES_2 = 49152 }; // of a layer's route lists; TILES_2: for the other kernel
 
-typedef void kernel(const union gpu_args, const struct bufs);
 struct variant {
     kernel *k;
     u32 shm, tile_rows; // 0: a product
@@ -50,18 +49,7 @@ static u64 matrix(u32 type, u32 n_in, u32 n_out)
 
 static void launch(const variant &v, const union gpu_args &a, const struct bufs &b, bool pdl, cudaStream_t s)
 {
-    cudaLaunchAttribute attr = {};
-    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t c = {};
-    c.gridDim = dim3(v.per * sms);
-    c.blockDim = dim3(GPU_THREADS);
-    c.dynamicSmemBytes = v.shm;
-    c.stream = s;
-    c.attrs = &attr;
-    c.numAttrs = pdl;
-    OK(cudaFuncSetAttribute((const void *)v.k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)v.shm));
-    OK(cudaLaunchKernelEx(&c, v.k, a, b));
+    launch_kernel(v.k, v.per * sms, v.shm, a, b, pdl, s);
 }
 
 static u32 layers(what s, u32 type)
@@ -101,32 +89,10 @@ static void one(const variant &v, what s, u32 type, u32 layer, bool pdl, cudaStr
 
 static double time_us(const variant &v, what s, u32 type)
 {
-    cudaStream_t stream;
-    cudaGraph_t g;
-    cudaGraphExec_t exec;
-    cudaEvent_t t0, t1;
-    OK(cudaStreamCreate(&stream));
-    OK(cudaEventCreate(&t0));
-    OK(cudaEventCreate(&t1));
-    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    for (u32 i = 0; i < layers(s, type); i++)
-        one(v, s, type, i, i != 0, stream);
-    OK(cudaStreamEndCapture(stream, &g));
-    OK(cudaGraphInstantiate(&exec, g, 0));
-    float best = 1e30f;
-    for (u32 r = 0; r < 3; r++) {
-        float ms;
-        OK(cudaEventRecord(t0, stream));
-        OK(cudaGraphLaunch(exec, stream));
-        OK(cudaEventRecord(t1, stream));
-        OK(cudaStreamSynchronize(stream));
-        OK(cudaEventElapsedTime(&ms, t0, t1));
-        best = std::min(best, ms);
-    }
-    OK(cudaGraphExecDestroy(exec));
-    OK(cudaGraphDestroy(g));
-    OK(cudaStreamDestroy(stream));
-    return best * 1e3 / layers(s, type);
+    return graph_us(3, [&](cudaStream_t stream) {
+               for (u32 i = 0; i < layers(s, type); i++)
+                   one(v, s, type, i, i != 0, stream);
+           }) / layers(s, type);
 }
 
 // What a launch leaves in y and, from the same each time, in x.

@@ -26,8 +26,6 @@ X(prompt, attend) X(attend, attend) X(join, attend)
 enum { LAYERS = 48, HEADS = 32, KV = 4, DIM = 128, WIDTH = HEADS * DIM, CTX = 8192, MAX_ROWS = 1024, EVERY = 61 };
 enum { ROWS_AT = IN_HEADER, TILES_AT = ROWS_AT + 4 * MAX_ROWS, ITEMS_AT = TILES_AT + MAX_ROWS, WORDS = ITEMS_AT + 1024 };
 
-typedef void kernel(const union gpu_args, const struct bufs);
-
 static u32 sms;
 static u8 *in, *q, *att, *arena, *parts;
 static bool failed;
@@ -35,48 +33,15 @@ static bool failed;
 static void launch(kernel *k, u32 shm, const union gpu_args &a, u32 layer, bool pdl, cudaStream_t s)
 {
     struct bufs b = {{in, q, arena + (u64)layer * 2 * KV * a.attend_.head_bytes, parts, att}};
-    cudaLaunchAttribute attr = {};
-    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t c = {};
-    c.gridDim = dim3(2 * sms);
-    c.blockDim = dim3(GPU_THREADS);
-    c.dynamicSmemBytes = shm;
-    c.stream = s;
-    c.attrs = &attr;
-    c.numAttrs = pdl;
-    OK(cudaFuncSetAttribute((const void *)k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shm));
-    OK(cudaLaunchKernelEx(&c, k, a, b));
+    launch_kernel(k, 2 * sms, shm, a, b, pdl, s);
 }
 
 static double time_us(kernel *k, u32 shm, const union gpu_args &a)
 {
-    cudaStream_t s;
-    cudaGraph_t g;
-    cudaGraphExec_t exec;
-    cudaEvent_t t0, t1;
-    OK(cudaStreamCreate(&s));
-    OK(cudaEventCreate(&t0));
-    OK(cudaEventCreate(&t1));
-    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-    for (u32 i = 0; i < LAYERS; i++)
-        launch(k, shm, a, i, i > 0, s);
-    OK(cudaStreamEndCapture(s, &g));
-    OK(cudaGraphInstantiate(&exec, g, 0));
-    float best = 1e30f;
-    for (u32 r = 0; r < 4; r++) {
-        float ms;
-        OK(cudaEventRecord(t0, s));
-        OK(cudaGraphLaunch(exec, s));
-        OK(cudaEventRecord(t1, s));
-        OK(cudaStreamSynchronize(s));
-        OK(cudaEventElapsedTime(&ms, t0, t1));
-        best = ms < best ? ms : best;
-    }
-    OK(cudaGraphExecDestroy(exec));
-    OK(cudaGraphDestroy(g));
-    OK(cudaStreamDestroy(s));
-    return best * 1e3 / LAYERS;
+    return graph_us(4, [&](cudaStream_t s) {
+               for (u32 i = 0; i < LAYERS; i++)
+                   launch(k, shm, a, i, i > 0, s);
+           }) / LAYERS;
 }
 
 static std::vector<u8> rows_of_att()

@@ -25,52 +25,17 @@ X(norm, norm) X(combine_norm, combine_norm) X(store, store)
 
 enum { LAYERS = 48, D = 2048, USED = 8, HEADS = 32, KV = 4, DIM = 128, CTX = 8192, MAX_ROWS = 1024, ROWS_AT = IN_HEADER, W_AT = 0 };
 
-typedef void kernel(const union gpu_args, const struct bufs);
-
 static u32 sms;
 static u8 *in, *x, *h, *act, *y, *w, *lists, *q, *kv, *rope, *arena;
 
 static double time_us(kernel *k, u32 shm, const union gpu_args &a, struct bufs b, u32 moving, u64 step)
 {
-    cudaStream_t s;
-    cudaGraph_t g;
-    cudaGraphExec_t exec;
-    cudaEvent_t t0, t1;
-    OK(cudaStreamCreate(&s));
-    OK(cudaEventCreate(&t0));
-    OK(cudaEventCreate(&t1));
-    OK(cudaFuncSetAttribute((const void *)k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shm));
-    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-    for (u32 i = 0; i < LAYERS; i++) {
-        cudaLaunchAttribute attr = {};
-        attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attr.val.programmaticStreamSerializationAllowed = 1;
-        cudaLaunchConfig_t c = {};
-        c.gridDim = dim3(2 * sms);
-        c.blockDim = dim3(GPU_THREADS);
-        c.dynamicSmemBytes = shm;
-        c.stream = s;
-        c.attrs = &attr;
-        c.numAttrs = i > 0;
-        OK(cudaLaunchKernelEx(&c, k, a, b));
-        b.p[moving] = (u8 *)b.p[moving] + step;
-    }
-    OK(cudaStreamEndCapture(s, &g));
-    OK(cudaGraphInstantiate(&exec, g, 0));
-    float best = 1e30f;
-    for (u32 r = 0; r < 6; r++) {
-        float ms;
-        OK(cudaEventRecord(t0, s));
-        OK(cudaGraphLaunch(exec, s));
-        OK(cudaEventRecord(t1, s));
-        OK(cudaStreamSynchronize(s));
-        OK(cudaEventElapsedTime(&ms, t0, t1));
-        best = ms < best ? ms : best;
-    }
-    OK(cudaGraphExecDestroy(exec));
-    OK(cudaGraphDestroy(g));
-    OK(cudaStreamDestroy(s));
-    return best * 1e3 / LAYERS;
+    return graph_us(6, [&](cudaStream_t s) {
+               for (u32 i = 0; i < LAYERS; i++) {
+                   launch_kernel(k, 2 * sms, shm, a, b, i > 0, s);
+                   b.p[moving] = (u8 *)b.p[moving] + step;
+               }
+           }) / LAYERS;
 }
 
 static void line(const char *name, u32 n, double bytes, double us)
