@@ -78,6 +78,41 @@ static void what_does_not_fit_is_answered_with_what_does(void **state)
     assert_non_null(strstr(err.text, "0.1 GB are available"));
 }
 
+/* Also between two of the contexts that we choose by; one position more than fits does not. */
+static void a_context_that_fits_is_not_refused(void **state)
+{
+    (void)state;
+    struct err err;
+    struct budget b = budget(1100ull << 20, 64);
+    u32 lo = budget_ctx(&b, 0, &err), hi = lo + 256;
+    assert_int_equal(lo % 256, 0);
+    assert_true(lo > 0 && hi < 4096);
+    while (hi - lo > 1) {
+        u32 mid = (lo + hi) / 2;
+        *(budget_ctx(&b, mid, &err) ? &lo : &hi) = mid;
+    }
+    assert_int_equal(budget_ctx(&b, lo, &err), lo);
+    assert_int_equal(budget_ctx(&b, hi, &err), 0);
+    double needs, there;
+    assert_int_equal(sscanf(strstr(err.text, "needs"), "needs %lf GB, %lf GB", &needs, &there), 2);
+    assert_true(needs > there);
+}
+
+/* However little is missing, the two numbers that say so differ. */
+static void what_is_missing_can_be_read(void **state)
+{
+    (void)state;
+    for (u64 mib = 100; mib < 700; mib += 3) {
+        struct err err;
+        struct budget b = budget(mib << 20, 1);
+        double takes, there;
+        if (budget_ctx(&b, 0, &err))
+            continue;
+        assert_int_equal(sscanf(strstr(err.text, "takes"), "takes %lf GB, %lf GB", &takes, &there), 2);
+        assert_true(takes > there);
+    }
+}
+
 static void q8_keys_take_about_half(void **state)
 {
     (void)state;
@@ -230,6 +265,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plenty_gives_the_models_own_context),
         cmocka_unit_test(what_does_not_fit_is_answered_with_what_does),
+        cmocka_unit_test(a_context_that_fits_is_not_refused),
+        cmocka_unit_test(what_is_missing_can_be_read),
         cmocka_unit_test(q8_keys_take_about_half),
         cmocka_unit_test(a_devices_own_memory_is_reckoned_generously),
         cmocka_unit_test(another_of_our_kind_is_named),

@@ -20,4 +20,13 @@ u32 sysmem_others(u32 *pid, u64 *bytes, u64 *all);
  * when the system does not tell. */
 u64 sysmem_resident(void);
 
+/* Digits behind the point that tell two numbers of bytes apart in GB: 1, or more where they would look alike. */
+static inline int sysmem_digits(u64 a, u64 b)
+{
+    int digits = 1;
+    for (u64 unit = 100000000; digits < 9 && a != b && (a + unit / 2) / unit == (b + unit / 2) / unit; unit /= 100)
+        digits += 2;
+    return digits;
+}
+
 #endif

@@ -1,5 +1,6 @@
 /* A GPU device: its memory, laid out once at open and refused there when it does not fit, and the step. What is prepared for a class of
  * steps is kept: that is the setup cache. Nothing here allocates in a step, but for a class that is new. */
+#include "base/sysmem.h"
 #include "device/account.h"
 #include "device/gpu_host.h"
 #include "plan/rope.h"
@@ -161,15 +162,18 @@ static int check_memory(struct gpu *g, struct err *err)
     u32 best = fitting_ctx(g);
     if (need <= g->info.free_bytes)
         return refuse_buffer(g, wish, best, err);
+    int digits = sysmem_digits(need, g->info.free_bytes);
     if (best)
-        return err_set(err, "not enough memory on the GPU: --slots %u --ctx %u needs %.1f GB, %.1f GB are available: try --slots %u --ctx %u%s",
-                       slots, wish, (double)need / 1e9, gb, slots, best, advice);
+        return err_set(err, "not enough memory on the GPU: --slots %u --ctx %u needs %.*f GB, %.*f GB are available: try --slots %u --ctx %u%s",
+                       slots, wish, digits, (double)need / 1e9, digits, gb, slots, best, advice);
     g->dev.opts.n_slots = 1;
     best = fitting_ctx(g);
     if (best)
         return err_set(err, "not enough memory on the GPU: --slots %u does not fit in the %.1f GB available: try --slots 1 --ctx %u%s", slots, gb,
                        best, advice);
-    return err_set(err, "not enough memory on the GPU: the model takes %.1f GB, %.1f GB are available%s", (double)needed(g, CTX_STEP) / 1e9, gb,
+    need = needed(g, CTX_STEP);
+    digits = sysmem_digits(need, g->info.free_bytes);
+    return err_set(err, "not enough memory on the GPU: the model takes %.*f GB, %.*f GB are available%s", digits, (double)need / 1e9, digits, gb,
                    advice);
 }
 

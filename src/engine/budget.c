@@ -38,6 +38,11 @@ static u64 fixed_bytes(const struct budget *b)
     return sum + (b->own ? 2 : 1) * row * b->max_rows + (u64)b->n_slots * b->plan->hp.n_vocab * sizeof(float);
 }
 
+static u64 needed(const struct budget *b, u32 n_slots, u32 n_ctx)
+{
+    return fixed_bytes(b) + n_ctx * position_bytes(b, n_slots);
+}
+
 static u32 fitting_ctx(const struct budget *b, u32 n_slots)
 {
     u64 fixed = fixed_bytes(b), left = b->available > fixed ? b->available - fixed : 0;
@@ -47,7 +52,7 @@ static u32 fitting_ctx(const struct budget *b, u32 n_slots)
 
 /* What stands behind a refusal for want of `need` bytes: "; another plainsong (pid 12) holds 17.4 GB", where its memory is this one's (not of a
  * device that has its own), and what the device knows to do. Or nothing. */
-static const char *behind(const struct budget *b, u64 need, char *text, size_t n)
+static void behind(const struct budget *b, u64 need, char *text, size_t n)
 {
     u32 pid;
     u64 bytes;
@@ -58,24 +63,24 @@ static const char *behind(const struct budget *b, u64 need, char *text, size_t n
         snprintf(text, n, "; another plainsong (pid %u) holds %.1f GB%s", pid, (double)bytes / 1e9, advice);
     else
         snprintf(text, n, "%s", advice);
-    return text;
 }
 
 static int refuse(const struct budget *b, u32 wish, u32 fits, struct err *err)
 {
     u32 alone = fitting_ctx(b, 1);
-    u64 need = fixed_bytes(b) + wish * position_bytes(b, b->n_slots);
+    u64 need = needed(b, b->n_slots, wish ? wish : CTX_STEP), least = needed(b, 1, CTX_STEP);
     double gb = (double)b->available / 1e9;
     char who[256];
+    int digits = sysmem_digits(need, b->available);
+    behind(b, need, who, sizeof who); /* room for all that was asked for: what it names need not be typed twice */
     if (fits)
-        return err_set(err, "not enough memory: --slots %u --ctx %u needs %.1f GB, %.1f GB are available: try --slots %u --ctx %u%s", b->n_slots,
-                       wish, (double)need / 1e9, gb, b->n_slots, fits, behind(b, need, who, sizeof who));
-    need = need > b->available ? need : fixed_bytes(b) + CTX_STEP * position_bytes(b, b->n_slots);
+        return err_set(err, "not enough memory: --slots %u --ctx %u needs %.*f GB, %.*f GB are available: try --slots %u --ctx %u%s", b->n_slots,
+                       wish, digits, (double)need / 1e9, digits, gb, b->n_slots, fits, who);
     if (alone)
         return err_set(err, "not enough memory: --slots %u does not fit in the %.1f GB available: try --slots 1 --ctx %u%s", b->n_slots, gb, alone,
-                       behind(b, need, who, sizeof who));
-    return err_set(err, "not enough memory: the model takes %.1f GB, %.1f GB are available%s", (double)fixed_bytes(b) / 1e9, gb,
-                   behind(b, need, who, sizeof who));
+                       who);
+    digits = sysmem_digits(least, b->available);
+    return err_set(err, "not enough memory: the model takes %.*f GB, %.*f GB are available%s", digits, (double)least / 1e9, digits, gb, who);
 }
 
 u32 budget_ctx(const struct budget *b, u32 wish, struct err *err)
@@ -87,6 +92,8 @@ u32 budget_ctx(const struct budget *b, u32 wish, struct err *err)
     }
     if (fits && wish <= fits)
         return wish ? wish : fits;
+    if (wish && needed(b, b->n_slots, wish) <= b->available) /* between two of the steps that we choose by */
+        return wish;
     if (!wish && b->available == 0)
         return top;
     refuse(b, wish, fits, err);
