@@ -2,6 +2,7 @@
 #include "cli/outfile.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,30 +29,46 @@ int outfile_open(struct outfile *o, const char *option, const char *path, const 
             return refuse(o, err, "is the model itself: give another name");
     }
     snprintf(o->temp, sizeof o->temp, "%s.%ld.part", o->path, (long)getpid());
-    o->out = fopen(o->temp, "wxe");
-    if (!o->out)
+    FILE *there_now = fopen(o->temp, "wxe"); /* whether it can be made */
+    if (!there_now)
         return refuse(o, err, strerror(errno));
-    return 0;
+    fclose(there_now);
+    unlink(o->temp);
+    o->out = open_memstream(&o->text, &o->n);
+    return o->out ? 0 : refuse(o, err, "out of memory");
+}
+
+/* 0, or why not: an errno. */
+static int write_all(const struct outfile *o)
+{
+    errno = 0;
+    FILE *f = fopen(o->temp, "wxe");
+    if (!f)
+        return errno;
+    bool failed = fwrite(o->text, 1, o->n, f) != o->n;
+    failed |= fclose(f) != 0;
+    failed = failed || rename(o->temp, o->path) != 0;
+    int why = errno ? errno : EIO;
+    if (failed)
+        unlink(o->temp);
+    return failed ? why : 0;
 }
 
 int outfile_commit(struct outfile *o, struct err *err)
 {
     bool failed = ferror(o->out) != 0;
-    errno = 0;
     failed |= fclose(o->out) != 0;
     o->out = NULL;
-    if (!failed && rename(o->temp, o->path) == 0)
-        return 0;
-    int why = errno;
-    unlink(o->temp);
-    return refuse(o, err, why ? strerror(why) : "cannot be written");
+    int why = failed ? ENOMEM : write_all(o);
+    outfile_close(o);
+    return why ? refuse(o, err, strerror(why)) : 0;
 }
 
 void outfile_close(struct outfile *o)
 {
-    if (!o->out)
-        return;
-    fclose(o->out);
-    unlink(o->temp);
+    if (o->out)
+        fclose(o->out);
+    free(o->text);
     o->out = NULL;
+    o->text = NULL;
 }

@@ -411,7 +411,17 @@ for asked in "bench --plot" "verify --report"; do
     says 1 "$asked: a folder that is not there" "$2 \"$tmp/none/x\"" "$1" "$2" "$tmp/none/x"
 done
 same "the model is as it was" models/plainsong-tiny-q4_0.gguf "$tmp/own.gguf"
-holds "nothing is left of them" sh -c "! ls $tmp/*.part"
+stopped() { # a command that is stopped at its work leaves no file
+    "$plainsong" "$@" "$tmp/stopped" >"$tmp/out" 2>"$tmp/err" </dev/null &
+    pid=$!
+    sleep 0.5
+    kill -TERM $pid
+    wait $pid
+    [ $? -eq 143 ]
+}
+holds "bench --plot: stopped" stopped bench --plot
+holds "verify --report: stopped" stopped verify --report
+holds "nothing is left of them" sh -c "! ls $tmp/*.part $tmp/stopped"
 
 # ---- descriptors that are closed, a file that goes away
 
