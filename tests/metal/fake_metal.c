@@ -33,7 +33,7 @@ static void read_options(void)
     } WORDS[] = {
 #define WORD(name) {#name, offsetof(struct fake_options, name)}
         WORD(ram), WORD(working_set), WORD(largest), WORD(fail_at), WORD(seed), WORD(threads), WORD(none), WORD(foreign), WORD(old), WORD(broken),
-        WORD(narrow), WORD(single), WORD(group_memory),
+        WORD(narrow), WORD(single), WORD(group_memory), WORD(compile_ms),
 #undef WORD
     };
     const char *text = getenv("PLAINSONG_FAKE_METAL");
@@ -121,14 +121,24 @@ static u64 allocated;
 static struct sigaction before; /* the one that had the signal */
 static bool watched;
 
-/* The host touched what the GPU works on. Says so and ends; any other fault is for whoever had the signal. */
+/* A fault that has a name ends with a line: the host touched what the GPU works on; a kernel left its buffers (one bound at another's index, say, which
+ * is shorter). Any other fault is for whoever had the signal. */
 static void on_fault(int number, siginfo_t *info, void *context)
 {
-    static const char LINE[] = "fake Metal: the host touches a buffer while the GPU works on it\n";
+    const u8 *at = info->si_addr;
+    const char *kernel = fake_kernel, *what = kernel ? ": a kernel touches memory that is no buffer's" : NULL;
+    char line[160];
     (void)number, (void)context;
-    for (const struct fake_buffer *b = buffers; b; b = b->next)
-        if ((u8 *)info->si_addr >= b->host_map && (u8 *)info->si_addr < b->host_map + b->map_bytes && b->in_flight)
-            _exit(write(STDERR_FILENO, LINE, sizeof LINE - 1) < 0 ? 85 : 86);
+    for (const struct fake_buffer *b = buffers; b; b = b->next) {
+        if (at >= b->host_map && at < b->host_map + b->map_bytes && b->in_flight)
+            what = "the host touches a buffer while the GPU works on it", kernel = NULL;
+        if (at >= b->gpu_map && at < b->gpu_map + b->map_bytes)
+            what = ": a kernel touches what lies before or behind a buffer";
+    }
+    if (what) {
+        int n = snprintf(line, sizeof line, "fake Metal: %s%s\n", kernel ? kernel : "", what);
+        _exit(write(STDERR_FILENO, line, (size_t)n) < 0 ? 85 : 86);
+    }
     sigaction(SIGSEGV, &before, NULL);
 }
 
@@ -349,6 +359,7 @@ static struct fake *device_new_library(struct fake *self, struct sel *name, stru
     const char *pragma = strstr(source, "#pragma METAL fp contract(off)"), *first = strstr(source, "kernel void");
     if (!pragma || (first && first < pragma))
         fake_fail("the kernels' text does not turn contraction off before them");
+    usleep((useconds_t)options.compile_ms * 1000);
     if (options.broken) {
         set_error(error, "program_source:1:2: warning: no matter\nprogram_source:7:9: error: use of undeclared identifier 'tonus'\nint tonus;\n");
         return NULL;

@@ -21,6 +21,7 @@ struct fake_options {
     u64 old;      /* 1: macOS 14: no math mode, no residency sets */
     u64 broken;   /* 1: the text does not compile */
     u64 narrow;   /* 1: pipelines take 128 threads a group */
+    u64 compile_ms; /* that compiling the text takes */
     u64 single;   /* 1: a second command buffer before the first is done is a failure */
 };
 
@@ -58,6 +59,8 @@ struct fake_residency {
 
 extern const struct fake_class fake_buffer, fake_pipeline, fake_residency, fake_queue, fake_commands, fake_encoder, fake_error;
 struct fake *fake_error_of(const char *text);
+
+extern const char *_Atomic fake_kernel; /* the one that runs, or NULL */
 
 void fake_buffer_begin(struct fake_buffer *b); /* the GPU has it, until as many ends */
 void fake_buffer_end(struct fake_buffer *b);

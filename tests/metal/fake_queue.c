@@ -114,6 +114,8 @@ static u32 draw(u64 *state, u32 below)
     return (u32)((*state >> 33) % below);
 }
 
+const char *_Atomic fake_kernel;
+
 static void run_command(struct queue *q, const struct command *c)
 {
     struct bufs b = {{0}};
@@ -122,8 +124,10 @@ static void run_command(struct queue *q, const struct command *c)
         b.p[i] = c->at[i].buffer->gpu + c->at[i].offset;
     q->emu_opts.seed++;
     emu_set(q->emu, &q->emu_opts);
+    fake_kernel = gpu_kernel_name(c->kernel);
     if (emu_launch(q->emu, c->kernel, &c->args, &b, c->n_groups, c->shm_bytes, &err))
         fake_fail("%s", err.text);
+    fake_kernel = NULL;
 }
 
 /* Launches without a barrier between them, backwards or in an order that the seed picks. */

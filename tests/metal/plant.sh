@@ -18,7 +18,7 @@ say() { # PROGRAM DEVICE
     PLAINSONG_FAKE_METAL=single timeout 120 "$1" run --device "$2" -p "What is 348 + 275?" -n 4 --ctx 256 >"$tmp/$2" 2>"$tmp/err"
 }
 
-# plant NAME FILE SED SEEN: the sed script on FILE; SEEN: a pattern of the line that tells, or "bytes": other text than the CPU's, or a crash.
+# plant NAME FILE SED SEEN: the sed script on FILE; SEEN: a pattern of the line that tells, or "bytes": other text than the CPU's.
 plant() {
     name=$1 file=$2 script=$3 seen=$4
     case $wanted in
@@ -37,7 +37,7 @@ plant() {
         line=$(grep -m 1 -e "^fake Metal: " -e "^plainsong run: " "$tmp/err")
         if [ "$seen" = bytes ]; then
             if [ $status -ne 0 ]; then
-                line="status $status. $line"
+                why="status $status, \"$line\"; expected other bytes than the CPU's"
             elif cmp -s "$tmp/cpu" "$tmp/metal"; then
                 why="not seen: the CPU's text"
             else
@@ -65,7 +65,8 @@ else
 fi
 
 plant barrier metal_program.c 's/if (l->barrier)/if (l->barrier \&\& l->arg_bytes != sizeof(struct attend_args))/' bytes
-plant buffers-swapped metal_program.c 's/b->offset, b->index);$/b->offset, l->arg_bytes != sizeof(struct norm_args) ? b->index : b->index == 4 ? 5 : b->index == 5 ? 4 : b->index);/' bytes
+plant buffers-swapped metal_program.c 's/b->offset, b->index);$/b->offset, l->arg_bytes != sizeof(struct norm_args) ? b->index : b->index == 4 ? 5 : b->index == 5 ? 4 : b->index);/' \
+    'norm: a kernel touches what lies before or behind a buffer'
 plant buffer-beyond metal_program.c 's/b->buffer, b->offset, b->index)/b->buffer, b->offset, b->index + (l->arg_bytes == sizeof(struct embed_args)))/' \
     'embed: .*bound beyond its\|embed: no buffer'
 plant buffer-unset metal_program.c 's/        if (s->bound\[i\] &&/        if (!named || (s->bound[i] \&\&/; s/at.offset)))$/at.offset))))/' 'no buffer at index'
