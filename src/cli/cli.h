@@ -10,7 +10,8 @@ enum {
     EXIT_DONE = 0,
     EXIT_WORLD = 1,
     EXIT_USAGE = 2,
-    EXIT_INTERRUPTED = 130 /* 128 + SIGINT, as shells say it */
+    EXIT_INTERRUPTED = 130, /* 128 + SIGINT, as shells say it */
+    EXIT_AT_ONCE = 256 /* done, and a thread still works: what libraries do at an exit would pull away what it stands on */
 };
 
 int cli_run(int argc, char **argv);

@@ -84,5 +84,7 @@ int cli_serve(int argc, char **argv)
     opts_engine_fill(&l.engine, &o.engine);
     rc = serve_run(&o, &err);
     free(path);
-    return rc ? cli_fail(usage.command, EXIT_WORLD, "%s", err.text) : EXIT_DONE;
+    if (rc < 0)
+        return cli_fail(usage.command, EXIT_WORLD, "%s", err.text);
+    return rc ? EXIT_AT_ONCE : EXIT_DONE;
 }

@@ -111,6 +111,10 @@ int main(int argc, char **argv)
      * order. */
     signal(SIGPIPE, SIG_IGN);
     int status = dispatch(argc, argv);
+    if (status == EXIT_AT_ONCE) {
+        fflush(stdout);
+        _exit(EXIT_DONE);
+    }
     if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE && errno != EPIPE)
         status = cli_fail(NULL, EXIT_WORLD, "cannot write to standard output: %s", strerror(errno));
     exit(status);

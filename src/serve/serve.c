@@ -325,9 +325,8 @@ int serve_run(const struct serve_opts *o, struct err *err)
     } else {
         rc = wait_for_end(s, l, err);
         if (atomic_load(&l->done) == 0) {
-            /* Asked to end while the weights are read: nothing is in work, and the process is about to end. */
-            log_event(s->log, "stopped", "while loading");
-            return 0;
+            log_event(s->log, "stopped", "while loading"); /* nothing is in work */
+            return 1;
         }
         pthread_join(l->thread, NULL);
         if (rc == 0)

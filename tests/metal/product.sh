@@ -53,6 +53,12 @@ verdict $? "no Metal: one line" "$(cat "$tmp/out")"
 PLAINSONG_FAKE_METAL=working_set=700000000 "$plainsong" serve --device metal --slots 64 --ctx 4096 --port 0 >"$tmp/out" 2>&1
 [ $? -eq 1 ] && grep -q 'try --slots .*sudo sysctl iogpu.wired_limit_mb=' "$tmp/out"
 verdict $? "too little memory: what to type" "$(cat "$tmp/out")"
+# What it says to type is enough, without a --ctx too.
+slots() { # WIRED_BYTES: leaves the answer in $tmp/out
+    PLAINSONG_FAKE_METAL=working_set=$1,ram=34359738368 "$plainsong" run --device metal --slots 1024 -p x -n 1 >"$tmp/out" 2>&1
+}
+! slots 400000000 && mb=$(sed -n 's/.*wired_limit_mb=\([0-9]*\).*/\1/p' "$tmp/out") && [ -n "$mb" ] && slots $((mb << 20))
+verdict $? "1,024 slots fit under the limit that was to be typed, $mb MB" "$(cat "$tmp/out")"
 
 # ---- a server
 
@@ -95,5 +101,15 @@ verdict $rc "a GPU that gives up: the request fails, /health is 503" "$(tail -n 
 kill "$server"
 wait "$server"
 verdict $? "that server ends in order, nothing left over" "$(tail -n 1 "$tmp/log")"
+
+# Asked to end while a thread of it compiles.
+PLAINSONG_FAKE_METAL=compile_ms=5000 "$plainsong" serve --device metal --slots 2 --ctx 256 --port 0 >"$tmp/log" 2>&1 &
+server=$!
+sleep 1.5
+kill "$server"
+wait "$server"
+status=$?
+[ $status -eq 0 ] && tail -n 1 "$tmp/log" | grep -q "stopped while loading"
+verdict $? "a server that is told to end while the kernels are compiled" "status $status, $(tail -n 1 "$tmp/log")"
 server=
 exit $failed
