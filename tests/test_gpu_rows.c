@@ -26,6 +26,35 @@ static u32 any_length(void)
 
 /* ---- embedding ---- */
 
+/* The rows that embed_norm is to give, through the norm that follows. */
+static void norm_embedded(const struct embed_args *e, const struct area *x, u32 rows, struct bufs b)
+{
+    u32 n = e->n_in, h_stride = GPU_STRIDE(n) + 4 * check_below(3);
+    bool write_h = check_below(2), write_act = !write_h || check_below(2);
+    struct area w = area_of(n), h = area_of((u64)rows * h_stride), act = area_of((u64)rows * GPU_ACT_BYTES(n) / 4);
+    float *y = mem_array((u64)rows * h_stride + 1, sizeof *y), eps = check_below(2) ? 1e-6f : 0.0f;
+    area_floats(&w, 0, n, check_plain);
+    for (u32 r = 0; r < rows; r++) {
+        float *row = y + (u64)r * h_stride;
+        kernels_scalar.rmsnorm(row, floats(x->want + (u64)r * e->x_stride), floats(w.got), n, eps);
+        if (write_h)
+            memcpy(h.want + (u64)r * h_stride, row, n * sizeof *row);
+    }
+    if (write_act && n % 32 == 0)
+        act_rows(act.want, y, n, h_stride, rows);
+    union gpu_args a = {.embed_norm_ = {.embed = *e, .norm = {.n = n, .h_stride = h_stride, .write_h = write_h, .write_act = write_act, .eps = eps}}};
+    b.p[3] = h.got;
+    b.p[4] = act.got;
+    b.p[5] = w.got;
+    launch(GK_embed_norm, &a, b, GPU_SHM_NORM(n));
+    area_same("h of embed_norm", &h);
+    area_same("act of embed_norm", &act);
+    free(y);
+    area_free(&w);
+    area_free(&h);
+    area_free(&act);
+}
+
 static void embed_of(enum dtype type, u32 n_in)
 {
     const struct dtype_info *t = dtype_info(type);
@@ -44,7 +73,11 @@ static void embed_of(enum dtype type, u32 n_in)
         unpack_row(type, cpu, n_in, token, floats(x.want + (u64)r * stride));
     }
     union gpu_args a = {.embed_ = {.which = which, .rows_at = IN_HEADER, .type = type, .n_in = n_in, .x_stride = stride}};
-    launch(GK_embed, &a, (struct bufs){{in.got, w.got, x.got}}, GPU_SHM_NONE);
+    struct bufs b = {{in.got, w.got, x.got}};
+    if (check_below(2))
+        norm_embedded(&a.embed_, &x, rows, b);
+    else
+        launch(GK_embed, &a, b, GPU_SHM_NONE);
     area_same(t->name, &x);
     area_same("packed weights", &w);
     free(file);
@@ -60,8 +93,10 @@ static void embedding_rows_are_unpacked(void **state)
     check_seed(1);
     for (u32 type = 0; type < DT_LIMIT; type++) {
         const struct dtype_info *t = dtype_info(type);
-        for (u32 rep = 0; t && gpu_panel_bytes(type, 256) && rep < 12; rep++)
+        for (u32 rep = 0; t && gpu_panel_bytes(type, 256) && rep < 24; rep++)
             embed_of(type, t->block_elems * (1 + check_below(t->block_elems == 256 ? 3 : t->quantised ? 20 : 600)));
+        if (t && gpu_panel_bytes(type, 256))
+            embed_of(type, 2304); /* a thread has more than one four */
     }
 }
 

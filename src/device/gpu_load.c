@@ -1,5 +1,6 @@
 /* Weights from the mapped file to a GPU's memory, in slices: packed into panels by all threads (gpu_pack.c), then uploaded. One piece
  * holds them all, unless the GPU's largest buffer is smaller; a table that is used twice (embedding and output) lies there once. */
+#include "base/sysmem.h"
 #include "device/file_pages.h"
 #include "device/gpu_host.h"
 #include "kernel/pack.h"
@@ -22,9 +23,12 @@ static int place(struct gpu *g, struct gpu_weight *to, const struct plan_weight 
 {
     u64 most = g->info.max_buffer_bytes ? g->info.max_buffer_bytes : UINT64_MAX, bytes = round_up_u64(to->bytes, ALIGN);
     char name[96];
-    if (bytes > most)
-        return err_set(err, "--device %s: tensor %s takes %.1f GB; the GPU's largest buffer has %.1f", g->dev.ops->name,
-                       err_quote(name, sizeof name, w->tensor->name.at, w->tensor->name.len), (double)bytes / 1e9, (double)most / 1e9);
+    if (bytes > most) {
+        int digits = sysmem_digits(bytes, most);
+        return err_set(err, "--device %s: tensor %s takes %.*f GB; the GPU's largest buffer has %.*f", g->dev.ops->name,
+                       err_quote(name, sizeof name, w->tensor->name.at, w->tensor->name.len), digits, (double)bytes / 1e9, digits,
+                       (double)most / 1e9);
+    }
     if (!g->n_pieces || g->piece_bytes[g->n_pieces - 1] > most - bytes) {
         if (g->n_pieces == GPU_PIECES)
             return err_set(err, "--device %s: the weights take more than %d buffers of %.1f GB", g->dev.ops->name, GPU_PIECES, (double)most / 1e9);

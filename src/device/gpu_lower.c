@@ -14,7 +14,8 @@
  *
  * Up to 64 rows, each alone in its slot: attention's launch does what store would. Rule 1 of attention's result is in attention's launches, where single rows are all there is and heads are whole blocks; else in the product at
  * one row, in a launch at more.
- * Where experts are joined by a launch of its own the norm that follows is in it (combine_norm).
+ * Where experts are joined by a launch of its own the norm that follows is in it (combine_norm); so is the first layer's in the embedding's, up to a row
+ * a group (embed_norm).
  *
  * Up to FEW_ROWS rows (or a backend's few_rows), where types and shared memory allow: few_1, _2, _4 for products of at most FEW_PRODUCT rows (but for those
  * of many outputs, the head), few_in and few_out for experts, which write act rows and join the experts, where _twin does not do (from 3 rows on).
@@ -192,6 +193,29 @@ bool lower_left_to_product(const struct lower *l, struct readers *r)
     bool within = router || few_norms(l, next) || prepares(l, SRC_NORM, l->g->dev.plan->bufs[l->op->in].width);
     *r = lower_readers(l, l->op->out);
     return within && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r->later_floats;
+}
+
+bool lower_norm_after(struct lower *l, u32 n, u32 x_stride, struct norm_after *norm)
+{
+    struct lower next = *l;
+    struct readers r;
+    next.op = &l->op[1];
+    next.index++;
+    if (l->c->plain || next.op->kind != OP_NORM || next.op->in != BUF_X || next.op->last != l->op->last || GPU_SHM_NORM(n) > l->g->info.shm_bytes ||
+        lower_left_to_product(&next, &r))
+        return false;
+    struct gpu_buf h = lower_buf(&next, next.op->out);
+    r = lower_readers(&next, next.op->out);
+    *norm = (struct norm_after){
+        .args = {.which = l->table, .n = n, .x_stride = x_stride, .h_stride = h.stride, .has_norm = 1, .write_h = r.floats, .write_act = r.acts,
+                 .ranks = 1, .eps = l->g->dev.plan->hp.eps},
+        .weights = lower_weight(l, next.op->norm)};
+    if (r.floats)
+        norm->h = h.x;
+    if (r.acts)
+        norm->act = h.act;
+    l->done = next.op;
+    return true;
 }
 
 static void lower_norm(struct lower *l)
@@ -385,6 +409,15 @@ static void lower_embed(struct lower *l)
                                          .x_stride = x.stride};
     k->bufs[1] = lower_weight(l, l->op->mats[0].weight);
     k->bufs[2] = x.x;
+    struct norm_after norm; /* of more rows than groups a launch of its own is quicker: it has some of a group's at once */
+    if (l->rows <= l->g->info.n_groups && lower_norm_after(l, w->n_in, x.stride, &norm)) {
+        k->kernel = GK_embed_norm; /* whose arguments begin with embed's */
+        k->args.embed_norm_.norm = norm.args;
+        k->n_groups = lower_at_most(l, l->rows);
+        k->bufs[3] = norm.h;
+        k->bufs[4] = norm.act;
+        k->bufs[5] = norm.weights;
+    }
     lower_ready(l, k);
 }
 

@@ -60,6 +60,13 @@ void lower_norm_launch(struct lower *l, const struct gpu_buf *from, u32 n, i32 n
 struct readers lower_readers(const struct lower *l, enum plan_buf b);
 /* Whether a norm is left to the product that reads its rows. */
 bool lower_left_to_product(const struct lower *l, struct readers *r);
+/* The norm of x that follows an operation which writes x, of rows of n floats, where it needs a launch that the operation's own can spare: then that is to do it
+ * (l->done), and these are its arguments (but for `more`) and buffers. */
+struct norm_after {
+    struct norm_args args;
+    struct gpu_ref weights, h, act;
+};
+bool lower_norm_after(struct lower *l, u32 n, u32 x_stride, struct norm_after *norm);
 /* Segments that k_router leaves for the choice of experts, where it does this operation; 0: it does not. */
 u32 lower_router_parts(const struct lower *l, const struct plan_op *op);
 /* Whether k_few.h's kernels are for so many rows. */

@@ -247,30 +247,17 @@ void lower_experts_out(struct lower *l)
 /* Where a norm follows that needs a launch, one does both: its arguments besides. */
 static void norm_besides(struct lower *l, struct gpu_launch *k)
 {
-    struct lower next = *l;
-    struct readers r;
-    next.op = &l->op[1];
-    next.index++;
-    union gpu_args both = {.combine_norm_ = {.norm = {.n = k->args.combine_.n}}};
-    if (!lower_fits(l, GK_combine_norm, &both))
+    struct norm_after norm;
+    u32 n = k->args.combine_.n;
+    if (!lower_norm_after(l, n, k->args.combine_.x_stride, &norm))
         return;
-    if (l->c->plain || next.op->kind != OP_NORM || next.op->in != BUF_X || next.op->last != l->op->last || lower_left_to_product(&next, &r))
-        return;
-    struct gpu_buf h = lower_buf(&next, next.op->out);
-    struct combine_args combine = k->args.combine_;
-    r = lower_readers(&next, next.op->out);
-    k->kernel = GK_combine_norm;
-    k->args.combine_norm_ = (struct combine_norm_args){
-        .combine = combine,
-        .norm = {.which = l->table, .n = combine.n, .x_stride = combine.x_stride, .h_stride = h.stride, .has_norm = 1, .write_h = r.floats,
-                 .write_act = r.acts, .ranks = 1, .more = lower_norm_more(l, l->rows, combine.n), .eps = l->g->dev.plan->hp.eps}};
+    k->kernel = GK_combine_norm; /* whose arguments begin with combine's */
+    k->args.combine_norm_.norm = norm.args;
+    k->args.combine_norm_.norm.more = lower_norm_more(l, l->rows, n);
     k->n_groups = lower_at_most(l, l->rows);
-    k->bufs[6] = lower_weight(l, next.op->norm);
-    if (r.floats)
-        k->bufs[7] = h.x;
-    if (r.acts)
-        k->bufs[8] = h.act;
-    l->done = next.op;
+    k->bufs[6] = norm.weights;
+    k->bufs[7] = norm.h;
+    k->bufs[8] = norm.act;
 }
 
 void lower_combine(struct lower *l)

@@ -38,6 +38,8 @@ static const char *source(const struct gpu_launch *k)
     case GK_attend_store:
     case GK_join:
         return k->args.attend_.write_act ? "rule 1" : "";
+    case GK_embed_norm:
+        return k->args.embed_norm_.norm.write_act ? "norm, rule 1" : "norm";
     case GK_combine_norm:
         return k->args.combine_norm_.norm.write_act ? "norm, rule 1" : "norm";
     case GK_experts_out_twin:

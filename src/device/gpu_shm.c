@@ -68,6 +68,8 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     switch (kernel) {
     case GK_norm:
         return args->norm_.has_norm && GPU_NORM_HERE(args->norm_.n) ? GPU_SHM_NORM(args->norm_.n) * (1 + args->norm_.more) : GPU_SHM_NONE;
+    case GK_embed_norm:
+        return GPU_SHM_NORM(args->embed_norm_.norm.n);
     case GK_combine_norm:
         return GPU_SHM_NORM(args->combine_norm_.norm.n) * (1 + args->combine_norm_.norm.more);
     case GK_product_1:

@@ -194,6 +194,13 @@ struct combine_norm_args {
     struct norm_args norm;
 };
 
+/* A table's rows, and the norm of each, a group a row: 0-2 as embed_args, 3 h out, 4 act out, 5 norm weights. Of `norm` n, h_stride, eps, write_h and
+ * write_act are read. */
+struct embed_norm_args {
+    struct embed_args embed;
+    struct norm_args norm;
+};
+
 /* gate = silu(gate) * up, and rule 1 of it. 0 inputs, 1 gate: rows, in place, 2 up, 3 act out */
 struct swiglu_args {
     u32 which;
@@ -240,6 +247,7 @@ union gpu_args {
     struct few_out_args few_out_;
     struct combine_args combine_;
     struct combine_norm_args combine_norm_;
+    struct embed_norm_args embed_norm_;
     struct swiglu_args swiglu_;
     struct keep_args keep_;
     struct pick_args pick_;
@@ -251,6 +259,7 @@ union gpu_args {
  * member of gpu_args is <args>_. Its text is in the file named behind it. _1, _2: rows of activations in a tile / 8. */
 #define GPU_KERNELS(X)                                                                                           \
     X(embed, embed)             /* k_rows.h */                                                                   \
+    X(embed_norm, embed_norm)                                                                                    \
     X(norm, norm)                                                                                                \
     X(swiglu, swiglu)                                                                                            \
     X(combine, combine)                                                                                          \
@@ -302,6 +311,7 @@ enum gpu_kernel {
  * alone. In GPU_KERNELS' order. */
 #define GPU_ACCESS(X)                                                                                            \
     X(embed, "rrw")                                                                                              \
+    X(embed_norm, "rrwwwr")                                                                                      \
     X(norm, "rrrww")                                                                                             \
     X(swiglu, "rxrw")                                                                                            \
     X(combine, "rrrrrx")                                                                                         \

@@ -436,6 +436,32 @@ KFN void k_norm(struct at at, CON const struct norm_args *a, struct bufs b, SHM 
         norm_each(at, a, b, weights, rows, here);
 }
 
+/* Rows of a table, each by a group, and the norm that follows, as norm_each has it. */
+KFN void k_embed_norm(struct at at, CON const struct embed_norm_args *a, struct bufs b, SHM u32 *shm)
+{
+    DEV const u32 *in = (DEV const u32 *)b.p[0];
+    DEV const float *weights = (DEV const float *)b.p[5];
+    SHM float *here = (SHM float *)shm;
+    u32 rows = in[IN_ROWS + a->embed.which], n = a->embed.n_in;
+    for (u32 row = at.group; row < rows; row += at.n_groups) {
+        DEV float *x = (DEV float *)b.p[2] + (u64)row * a->embed.x_stride;
+        u32 token = in[a->embed.rows_at + 4u * row];
+        float w[8];
+        norm_weights(at, weights, n, w);
+        for (u32 i = 4u * at.id; i < GPU_NORM_WHOLE(n); i += 4u * GPU_THREADS) {
+            float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (i < n)
+                embed_get(v, a->embed.type, (DEV const u8 *)b.p[1], n, token, i);
+            UNROLL
+            for (u32 k = 0; k < 4; k++)
+                v[k] = i + k < n ? v[k] : 0.0f;
+            row_put(x, i, n, v);
+            norm_here(here, i, v);
+        }
+        norm_row(at, &a->norm, b, weights, w, row, here);
+    }
+}
+
 /* ---- gating ---- */
 
 KFN void k_swiglu(struct at at, CON const struct swiglu_args *a, struct bufs b, SHM u32 *shm)

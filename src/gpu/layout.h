@@ -76,7 +76,7 @@ enum {
 /* Shared memory of a launch, bytes; groups start with it undefined. */
 #define GPU_SHM_NONE 0u
 #define GPU_NORM_WHOLE(n) (((n) + 511u) / 512u * 512u)
-#define GPU_SHM_NORM(n) (4u * (GPU_NORM_WHOLE(n) + 4u)) /* k_rows.h: norm, combine_norm: of each row that a group has at once */
+#define GPU_SHM_NORM(n) (4u * (GPU_NORM_WHOLE(n) + 4u)) /* k_rows.h: norm, embed_norm, combine_norm: of each row that a group has at once */
 #define GPU_NORM_MORE (PS_METAL ? 0u : 3u)              /* of them, besides one */
 #define GPU_NORM_HERE(n) (!PS_METAL || (n) <= 7680u)    /* norm's row is in shared memory; else it needs none */
 #define GPU_SHM_ROUTE(n_experts) (32u * ((n_experts) > 128u ? (n_experts) : 128u) + 128u) /* k_route.h */
