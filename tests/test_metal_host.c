@@ -176,6 +176,24 @@ static void memory_is_refused_before_loading(void **state)
     *o = kept;
 }
 
+/* The limit to type has room for what is held already, even where that is more than the limit. */
+static void what_is_held_counts(void **state)
+{
+    (void)state;
+    struct fake_options *o = fake_options(), kept = *o;
+    struct ps_engine *e = open_engine((struct ps_engine_options){.n_slots = 16, .n_ctx = 4096});
+    struct ps_stats stats;
+    char text[128];
+    unsigned long long mib, need = 100ull << 20;
+    ps_engine_stats(e, &stats);
+    o->working_set = 1 << 20;
+    assert_true(device_advise("metal", need, text, sizeof text));
+    assert_int_equal(sscanf(strstr(text, "mb="), "mb=%llu", &mib), 1);
+    assert_true(mib << 20 >= need + stats.weight_bytes + stats.kv_bytes);
+    ps_engine_close(e);
+    *o = kept;
+}
+
 /* Weights in several buffers, each whole in one; and what does not fit even so. */
 static void the_largest_buffer(void **state)
 {
@@ -246,6 +264,7 @@ int main(void)
         cmocka_unit_test(no_metal_and_the_wrong_one),
         cmocka_unit_test(a_text_that_does_not_compile),
         cmocka_unit_test(memory_is_refused_before_loading),
+        cmocka_unit_test(what_is_held_counts),
         cmocka_unit_test(the_largest_buffer),
         cmocka_unit_test(a_failed_command_buffer_breaks_the_device),
     };

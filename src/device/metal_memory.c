@@ -58,7 +58,7 @@ static const struct chip *chip_of(const char *name)
 struct memory { /* all in bytes */
     u64 ram;    /* of the machine */
     u64 limit;  /* the GPU may wire */
-    u64 others; /* other plainsongs hold */
+    u64 held;   /* this process and other plainsongs hold; more than the limit, where that was lowered or theirs is not the GPU's */
     u64 free;   /* 1 rather than 0, which would say: not known */
 };
 
@@ -67,12 +67,11 @@ static struct memory memory_of(const struct metal *m)
     const struct metal_words *w = &m->words;
     struct objc *info = objc_getClass("NSProcessInfo"), *process = info ? mtl_process_info(w, info) : NULL;
     struct memory y = {.ram = process ? mtl_physical_memory(w, process) : 0, .limit = mtl_working_set(w, m->device)};
-    u64 held = mtl_allocated(w, m->device);
     u32 pid;
     u64 largest;
-    sysmem_others(&pid, &largest, &y.others);
-    held += y.others;
-    y.free = y.limit > held ? y.limit - held : 1;
+    sysmem_others(&pid, &largest, &y.held);
+    y.held += mtl_allocated(w, m->device);
+    y.free = y.limit > y.held ? y.limit - y.held : 1;
     return y;
 }
 
@@ -125,7 +124,7 @@ void metal_advise(u64 need, char *text, size_t n)
     text[0] = 0;
     if (look(&y, NULL))
         return;
-    u64 used = y.limit > y.free ? y.limit - y.free : 0, wish = round_up_u64(need + used, 256ull * MIB);
+    u64 wish = round_up_u64(need + y.held, 256ull * MIB);
     u64 system = y.ram / 10 > 4096ull * MIB ? y.ram / 10 : 4096ull * MIB;
     if (wish > y.limit && wish + system <= y.ram)
         snprintf(text, n, "; `sudo sysctl iogpu.wired_limit_mb=%llu` lets the GPU have so much until the next start",
