@@ -45,6 +45,25 @@ done
 ! grep -qE "$tmp|$PWD|/models/" "$tmp/report"
 verdict $? "the report names no path" "$(grep -nE "$tmp|$PWD|/models/" "$tmp/report")"
 
+# ---- launches of a layer: a model of qwen3-30b-a3b's width, with fewer and smaller experts
+
+python3 - "$tmp/wide.gguf" >"$tmp/out" 2>&1 <<'END'
+import sys
+sys.path.insert(0, "tools")
+import make_synthetic_gguf as made
+made.PRESETS["wide"] = (2, 2048, 32, 4, 128, 16, 8, 256, 6144, 512)
+made.blocks = lambda kind, n, *_: bytes(n)
+sys.argv = ["", sys.argv[1], "--preset", "wide"]
+made.main()
+END
+verdict $? "a wide model" "$(tail -n 1 "$tmp/out")"
+for rows in 1 2 3 4 5 6 7 8; do
+    most=$("$plainsong" inspect "$tmp/wide.gguf" --device metal --launches $rows 2>&1 | sed -n 's/^\([0-9]*-\)*\([0-9]*\) launches,.* in a layer$/\2/p')
+    [ -n "$most" ] && [ "$most" -le $((rows == 1 ? 7 : 8)) ]
+    verdict $? "a step of $rows: at most $((rows == 1 ? 7 : 8)) launches a layer" "$most"
+done
+rm -f "$tmp/wide.gguf"
+
 # ---- refusals
 
 PLAINSONG_FAKE_METAL=none "$plainsong" run --device metal -p x >"$tmp/out" 2>&1
