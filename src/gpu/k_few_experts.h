@@ -332,24 +332,54 @@ KFN void few_out_stage(struct at at, CON const struct experts_out_args *a, struc
                      (DEV const float *)0, 0.0f, at.lane, 32u, (DEV u32 *)0);
 }
 
-/* A row's experts joined in rank order: sums of its ranks' tiles, acc = fma(w, y, acc); four ranks' sums at a time. */
-KFN float few_join(THR const struct few_experts *e, SHM const float *sums, SHM const float *weights)
+/* A row's experts joined in rank order: acc = fma(w, y, acc) over its ranks' y, each the sum of its tiles. By a SIMD group, for its lanes' output lane % 16: eight ranks
+ * at a time, lanes from 16 on the latter four. */
+KFN float few_join(struct at at, THR const struct few_experts *e, SHM const float *sums, SHM const float *weights)
 {
+    u32 out = at.lane & 15u, last = e->n_used - 1u;
     float acc = 0.0f;
     NO_UNROLL
-    for (u32 k0 = 0; k0 < e->n_used; k0 += 4u) {
-        float y[4], w[4];
+    for (u32 k0 = 0; k0 < e->n_used; k0 += 8u) {
+        float y[4] = {0.0f, 0.0f, 0.0f, 0.0f}, w[8];
+        SHM const float *part[4];
         UNROLL
-        for (u32 k = 0; k < 4u; k++) {
-            u32 rank = least_u32(k0 + k, e->n_used - 1u);
-            w[k] = weights[rank];
-            y[k] = ex_flush(sums_get_wide(sums + rank * e->n_seg * 16u, e->n_seg, 16u, 4u));
-        }
+        for (u32 k = 0; k < 8u; k++)
+            w[k] = weights[least_u32(k0 + k, last)];
         UNROLL
         for (u32 k = 0; k < 4u; k++)
-            acc = k0 + k < e->n_used ? EX_FMA(w[k], y[k], acc) : acc;
+            part[k] = sums + least_u32(k0 + (at.lane >> 4) * 4u + k, last) * e->n_seg * 16u + out;
+        NO_UNROLL
+        for (u32 s = 0; s < e->n_seg; s++) {
+            UNROLL
+            for (u32 k = 0; k < 4u; k++)
+                y[k] = y[k] + part[k][s * 16u];
+        }
+        UNROLL
+        for (u32 k = 0; k < 8u; k++) {
+            float v = EX_FLOAT(shuffle_from(at, EX_BITS(ex_flush(y[k % 4u])), out + k / 4u * 16u));
+            acc = k0 + k < e->n_used ? EX_FMA(w[k], v, acc) : acc;
+        }
     }
     return acc;
+}
+
+/* A lane's output of unit `item` of a round, and what stands there: the residual stream. */
+struct few_joined {
+    DEV float *x;
+    u32 row;
+    bool there;
+    float before;
+};
+
+KFN void few_joined_of(struct at at, CON const struct experts_out_args *a, struct bufs b, THR const struct few_experts *e, u32 unit, u32 count, u32 item,
+                       THR struct few_joined *j)
+{
+    u32 panel, out;
+    j->row = split_u32(unit + least_u32(item, count - 1u), e->units, &panel);
+    out = panel * GPU_PANEL + (at.lane & 15u);
+    j->there = item < count && at.lane < 16u && out < a->n_out;
+    j->x = (DEV float *)b.p[6] + (j->there ? (u64)j->row * a->res_stride + out : 0u);
+    j->before = j->there ? *j->x : 0.0f;
 }
 
 KFN void k_few_out(struct at at, CON const struct few_out_args *args, struct bufs b, SHM u32 *shm)
@@ -406,13 +436,16 @@ KFN void k_few_out(struct at at, CON const struct few_out_args *args, struct buf
             few_sums_put(at, of_cols, 1, n, v, round, k);
             k += few_beside(of_cols);
         } while (k < last);
-        u32 item = at.id / 16u, panel, row = split_u32(unit + item, e.units, &panel), out = panel * GPU_PANEL + (at.id & 15u);
-        bool there = item < count && out < a->n_out;
-        DEV float *x = (DEV float *)b.p[6] + (there ? (u64)row * a->res_stride + out : 0u);
-        float before = there ? *x : 0.0f;
+        struct few_joined j;
+        few_joined_of(at, a, b, &e, unit, count, at.simd, &j);
         BARRIER(at);
-        if (there)
-            *x = before + few_join(&e, round + item * e.unit_tiles * 16u + (at.id & 15u), weights + row * e.n_used - e.row0);
+        NO_UNROLL
+        for (u32 item = at.simd; item < count; item += GPU_SIMDS) { /* a unit a SIMD group */
+            float v = few_join(at, &e, round + item * e.unit_tiles * 16u, weights + j.row * e.n_used - e.row0);
+            if (j.there)
+                *j.x = j.before + v;
+            few_joined_of(at, a, b, &e, unit, count, item + GPU_SIMDS, &j);
+        }
         turn ^= 1u;
         unit += count;
     }
