@@ -43,7 +43,7 @@ LDFLAGS += -L$(BREW)/lib
 endif
 
 # The CUDA backend is a plug-in of its own.
-CUDA_C := src/device/cuda_plugin.c
+CUDA_C := src/device/cuda_plugin.c src/device/cuda_clock.c
 # The Metal backend is for Macs (METAL=native). With METAL=fake a fake of Apple's runtime and of Metal is linked beside it, whose GPU is the emulator.
 METAL_C := src/device/dev_metal.c $(wildcard src/device/metal_*.c)
 FAKE_O := $(if $(filter fake,$(METAL)),$(patsubst tests/%.c,$(B)/tests/%.o,$(wildcard tests/metal/fake_*.c)))
@@ -204,10 +204,11 @@ CUDA_PARTS := 0 1 2 3 4 5 6
 $(CUDA_PARTS:%=$(B)/cuda/cuda_entry_%.obj): $(B)/cuda/cuda_entry_%.obj: src/device/cuda_entry.cu src/device/cuda_entry.h $(wildcard src/gpu/*.h) src/base/exact.h Makefile
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -DCUDA_PART=$* $(CUDA_HOPPER) $(CUDA_GENERIC) $(NVCCFLAGS) -c -o $@ $<
-$(B)/cuda/cuda_plugin.obj: $(CUDA_C) $(B)/gen/gpu_abi.h Makefile
+CUDA_CO := $(CUDA_C:src/device/%.c=$(B)/cuda/%.obj)
+$(CUDA_CO): $(B)/cuda/%.obj: src/device/%.c $(B)/gen/gpu_abi.h Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(OPT) $(CFLAGS) $(CUDA_INCLUDES) -include $(B)/gen/gpu_abi.h -MMD -MP -MF $(@:.obj=.d) -c $< -o $@
-$(B)/libplainsong-cuda.so: $(CUDA_PARTS:%=$(B)/cuda/cuda_entry_%.obj) $(B)/cuda/cuda_plugin.obj $(B)/base/base.o
+$(B)/libplainsong-cuda.so: $(CUDA_PARTS:%=$(B)/cuda/cuda_entry_%.obj) $(CUDA_CO) $(B)/base/base.o
 	$(CC) -shared -Wl,-soname,$(@F) -Wl,--exclude-libs,ALL -Wl,--no-undefined -Wl,--as-needed $(LDFLAGS) -o $@ $^ \
 	$(CUDA_LIBRARIES) -lcudart_static -ldl -lrt -lm -pthread
 ifneq ($(NVCC),)
@@ -273,4 +274,4 @@ clean:
 	rm -rf build
 
 .PHONY: all objects tests msl metal-text cuda h200-kit bare check install uninstall bench-peer clean
--include $(MSL_TESTS:=.d) $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d) $(BARE:=.d) $(B)/cuda/cuda_plugin.d $(B)/launches.d
+-include $(MSL_TESTS:=.d) $(LIB_O:.o=.d) $(CLI_O:.o=.d) $(SERVE_O:.o=.d) $(TESTS:=.d) $(BARE:=.d) $(CUDA_CO:.obj=.d) $(B)/launches.d

@@ -24,6 +24,11 @@ KFN u64 clock_now(void)
     return t;
 }
 
+#ifdef GPU_MARKS
+#define MARKS_AT(at, clock) (at).marks = (clock) ? (clock) + CUDA_CLOCK_WORDS * (at).group + 2u + GPU_MARK_WORDS * (at).simd : NULL
+#else
+#define MARKS_AT(at, clock)
+#endif
 #define X(name, type)                                                                                                       \
     static __global__ void __launch_bounds__(GPU_THREADS, GK_##name == GK_dense_4 || GK_##name == GK_experts_in_many ? 1 : 2)                        \
         e_##name(const __grid_constant__ union gpu_args args, const __grid_constant__ struct bufs bufs, u64 *clock)        \
@@ -37,13 +42,16 @@ KFN u64 clock_now(void)
             ring_open(at, shm);                                                                                             \
         if (!GPU_LOADS_FIRST(GK_##name))                                                                                    \
             in_turn();                                                                                                      \
+        MARKS_AT(at, clock);                                                                                                \
+        MARK(at, 0u);                                                                                                       \
         if (clock && at.id == 0u)                                                                                           \
-            clock[2u * at.group] = clock_now();                                                                             \
+            clock[CUDA_CLOCK_WORDS * at.group] = clock_now();                                                               \
         k_##name(at, &args.type##_, bufs, shm);                                                                             \
+        MARK(at, 15u);                                                                                                      \
         if (clock) {                                                                                                        \
             __syncthreads();                                                                                                \
             if (at.id == 0u)                                                                                                \
-                clock[2u * at.group + 1u] = clock_now();                                                                    \
+                clock[CUDA_CLOCK_WORDS * at.group + 1u] = clock_now();                                                      \
         }                                                                                                                   \
     }
 GPU_KERNELS(X)

@@ -3,14 +3,15 @@
 #define PS_CUDA_ENTRY_H
 
 #include "gpu/args.h"
+#include "gpu/gpu.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* void kernel(union gpu_args args, struct bufs bufs, u64 *clock): any number of groups, GPU_THREADS threads each. clock: NULL, or where each
- * group leaves its begin and its end, in nanoseconds. cuda_entry.cu is compiled for each part: NULL for a kernel of another. */
-enum { CUDA_PARTS = 7 };
+ * group has CUDA_CLOCK_WORDS: its begin and its end, in nanoseconds, and its SIMD groups' marks (gpu.h). cuda_entry.cu is compiled for each part: NULL for a kernel of another. */
+enum { CUDA_PARTS = 7, CUDA_CLOCK_WORDS = 2 + GPU_SIMDS * GPU_MARK_WORDS };
 const void *cuda_entry_0(enum gpu_kernel kernel);
 const void *cuda_entry_1(enum gpu_kernel kernel);
 const void *cuda_entry_2(enum gpu_kernel kernel);

@@ -11,6 +11,7 @@
  * All work of a backend goes to one stream, so everything is in order. After a device error CUDA answers every call with it: calls
  * fail at once, and what cannot be freed any more is left to the process's end. */
 #include "base/base.h"
+#include "device/cuda_clock.h"
 #include "device/cuda_entry.h"
 #include "device/device.h"
 #include "device/gpu_backend.h"
@@ -42,7 +43,7 @@ struct program {
     u32 n;
     bool one_by_one;
     cudaGraphExec_t exec; /* NULL: launched singly */
-    u64 *clock; /* with CLOCK: in device memory, begin and end of each group, clock_groups of them a launch */
+    u64 *clock; /* with CLOCK: in device memory, CUDA_CLOCK_WORDS of each group, clock_groups of them a launch */
     u32 clock_groups;
     bool ran;
 };
@@ -244,43 +245,18 @@ static int cuda_open(void **self, u32 index, const struct device_opts *opts, str
     return 0;
 }
 
-/* Of the program's last step: for each kernel how often it stands there, microseconds from its first group's begin to its last one's end, and from the end
- * of the launch before to its begin. */
+static u64 clock_bytes(const struct program *p)
+{
+    return (u64)p->n * p->clock_groups * CUDA_CLOCK_WORDS * sizeof *p->clock;
+}
+
+/* Of the program's last step. */
 static void print_clock(const struct program *p)
 {
-    u64 words = 2 * (u64)p->n * p->clock_groups, before = 0, first = 0;
-    u64 *at = mem_alloc(words * sizeof *at);
-    u32 times[GK_COUNT] = {0};
-    double busy[GK_COUNT] = {0}, gap[GK_COUNT] = {0};
-    if (!at || cudaMemcpy(at, p->clock, words * sizeof *at, cudaMemcpyDeviceToHost) != cudaSuccess) {
-        mem_free(at, words * sizeof *at);
-        return;
-    }
-    for (u32 i = 0; i < p->n; i++) {
-        const u64 *g = at + 2 * (u64)i * p->clock_groups;
-        u64 begin = g[0], end = g[1];
-        for (u32 k = 0; k < p->list[i].n_groups; k++) {
-            begin = min_u64(begin, g[2 * k]);
-            end = g[2 * k + 1] > end ? g[2 * k + 1] : end;
-        }
-        enum gpu_kernel kernel = p->list[i].kernel;
-        times[kernel]++;
-        busy[kernel] += 1e-3 * (double)(end - begin);
-        gap[kernel] += before ? 1e-3 * ((double)begin - (double)before) : 0;
-        before = end;
-        first = i ? first : begin;
-    }
-    static const char *const NAMES[GK_COUNT] = {
-#define X(name, args) #name,
-        GPU_KERNELS(X)
-#undef X
-    };
-    fprintf(stderr, "a step of %u launches, %.1f us from the first one's begin to the last one's end\n", p->n, 1e-3 * (double)(before - first));
-    fprintf(stderr, "  %-18s %8s %12s %12s %10s\n", "kernel", "launches", "us a launch", "us before it", "us in all");
-    for (u32 k = 0; k < GK_COUNT; k++)
-        if (times[k])
-            fprintf(stderr, "  %-18s %8u %12.2f %12.2f %10.1f\n", NAMES[k], times[k], busy[k] / times[k], gap[k] / times[k], busy[k] + gap[k]);
-    mem_free(at, words * sizeof *at);
+    u64 *at = mem_alloc(clock_bytes(p));
+    if (at && cudaMemcpy(at, p->clock, clock_bytes(p), cudaMemcpyDeviceToHost) == cudaSuccess)
+        cuda_clock_print(p->list, p->n, p->clock_groups, at);
+    mem_free(at, clock_bytes(p));
 }
 
 static int make_clock(struct program *p, struct err *err)
@@ -288,10 +264,10 @@ static int make_clock(struct program *p, struct err *err)
     void *at = NULL;
     for (u32 i = 0; i < p->n; i++)
         p->clock_groups = p->list[i].n_groups > p->clock_groups ? p->list[i].n_groups : p->clock_groups;
-    if (check(cudaMalloc(&at, 2 * (u64)p->n * p->clock_groups * sizeof *p->clock), "cudaMalloc", err))
+    if (check(cudaMalloc(&at, clock_bytes(p)), "cudaMalloc", err))
         return -1;
     p->clock = at;
-    return 0;
+    return check(cudaMemset(at, 0, clock_bytes(p)), "cudaMemset", err);
 }
 
 static void program_free(struct cuda *c, struct program *p)
@@ -441,7 +417,7 @@ static int launch(struct cuda *c, const struct program *p, u32 i, struct err *er
     const struct gpu_launch *l = &p->list[i];
     union gpu_args args = l->args;
     struct bufs b = buffers(l);
-    u64 *clock = p->clock ? p->clock + 2 * (u64)i * p->clock_groups : NULL;
+    u64 *clock = p->clock ? p->clock + (u64)i * p->clock_groups * CUDA_CLOCK_WORDS : NULL;
     void *params[] = {&args, &b, &clock};
     cudaLaunchAttribute early = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
                                  .val.programmaticStreamSerializationAllowed = 1};

@@ -12,7 +12,7 @@
 #ifndef PS_GPU_H
 #define PS_GPU_H
 
-enum { GPU_THREADS = 256, GPU_SIMDS = GPU_THREADS / 32, GPU_BUFS = 16 };
+enum { GPU_THREADS = 256, GPU_SIMDS = GPU_THREADS / 32, GPU_BUFS = 16, GPU_MARK_WORDS = 16 };
 
 /* PS_METAL 1: kernels (and the host's formulas, layout.h) in the shape that Apple's GPUs want: at most 32,768 bytes of shared memory a group,
  * weights and act rows read where they lie. Results are the same. */
@@ -62,7 +62,30 @@ struct at {
     u32 group, n_groups;   /* this group of so many */
     u32 id, simd, lane;     /* this thread: id = 32 * simd + lane. Not `thread`: a word of Metal's, as is `half` */
     struct ring *ring;
+#ifdef GPU_MARKS
+    u64 *marks;             /* GPU_MARK_WORDS of this SIMD group, or NULL */
+#endif
 };
+
+/* MARK(at, i): when a SIMD group came here, for measuring: nothing, unless built with NVCCFLAGS=-DGPU_MARKS; then PLAINSONG_CUDA_MODE=clock prints them. Marks 3 to 13 are free;
+ * cycles of the SM's clock. 0: begin, 1: asks for its turn, 2: has it (14: that in nanoseconds), 15: end. Behind a barrier a mark may read as before it. */
+#ifdef GPU_MARKS
+KFN void mark(struct at at, u32 i)
+{
+    u64 t;
+    if (!at.marks || at.lane)
+        return;
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(t) : : "memory");
+    at.marks[i] = t;
+    if (i == 2u) {
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t) : : "memory");
+        at.marks[14] = t;
+    }
+}
+#define MARK(at, i) mark(at, i)
+#else
+#define MARK(at, i)
+#endif
 
 #define EX_FN KFN
 #define EX_FMA(a, b, c) __fmaf_rn(a, b, c)
@@ -74,7 +97,12 @@ struct at {
 /* Programmatic dependent launch: a kernel may be placed on an SM while the one before it still runs, once all groups of that one are past this place: so all launches
  * before that one are whole. Until here it touches nothing that the one before it writes: weights, and what is older (experts_out_twin the route lists); from here on all
  * launches before it are whole and visible, and the next may be placed. Without the launch attribute both are nothing. */
-#define IN_TURN(at) in_turn()
+#define IN_TURN(at)                                                                                                     \
+    do {                                                                                                                \
+        MARK(at, 1u);                                                                                                   \
+        in_turn();                                                                                                      \
+        MARK(at, 2u);                                                                                                   \
+    } while (0)
 KFN void in_turn(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -354,6 +382,7 @@ const u32 (*emu_pairs(struct emu_fiber *f, u32 a, u32 b))[2];
 
 /* KERNEL_FILE: a number that each k_*.h defines for itself before its kernels. */
 #define IN_TURN(at) (void)(at)
+#define MARK(at, i)
 KFN u32 again(u32 v) { return v; }
 #define BARRIER(at) emu_barrier((at).fiber, KERNEL_FILE, __LINE__)
 #define BARRIER_DEV(at) BARRIER(at)
