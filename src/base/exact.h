@@ -2,7 +2,8 @@
  *
  * Written in the GPU dialect (docs/gpu.md): fp32 + - x / sqrt fma, compare, integer operations and bit casts only, no
  * double, no pointer without an address space, so that CPU kernels, GPU kernels and the engine read this one text.
- * A GPU reader defines EX_FN, EX_BITS, EX_FLOAT, EX_FMA and EX_MULHI before including it, and EX_DIV where `/` rounds otherwise. */
+ * A GPU reader defines EX_FN, EX_BITS, EX_FLOAT, EX_FMA and EX_MULHI before including it, EX_DIV where `/` rounds
+ * otherwise, and EX_BELOW where another comparison takes less. */
 #ifndef PS_EXACT_H
 #define PS_EXACT_H
 
@@ -34,6 +35,10 @@ static inline float EX_FLOAT(u32 u)
 #define EX_DIV(a, b) ((a) / (b))
 #endif
 
+#ifndef EX_BELOW
+#define EX_BELOW(x, least) ((EX_BITS(x) & 0x7FFFFFFFu) < EX_BITS(least)) /* |x| < least; a NaN is not */
+#endif
+
 #define EX_TINY 9.094947017729282379150390625e-13f /* 2^-40: what enters a sum is 0 or at least this (rule 12) */
 #define EX_TINY_SCALE 8.67361737988403547205962240695953369140625e-19f /* 2^-60: least activation scale */
 #define EX_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds |v| < 2^22 to the nearest even integer */
@@ -41,8 +46,7 @@ static inline float EX_FLOAT(u32 u)
 /* x, or +0 where |x| < 2^-40. NaN passes. */
 EX_FN float ex_flush(float x)
 {
-    u32 u = EX_BITS(x);
-    return (u & 0x7FFFFFFFu) < EX_BITS(EX_TINY) ? 0.0f : x;
+    return EX_BELOW(x, EX_TINY) ? 0.0f : x;
 }
 
 /* x >= 0 rounded to 11 significant bits, ties to even; carries into the exponent as it should (rule 1). */

@@ -92,6 +92,7 @@ KFN void mark(struct at at, u32 i)
 #define EX_MULHI(a, b) __umulhi(a, b)
 #define EX_BITS(x) __float_as_uint(x)
 #define EX_FLOAT(u) __uint_as_float(u)
+#define EX_BELOW(x, least) (fabsf(x) < (least))
 #include "base/exact.h"
 
 /* Programmatic dependent launch: a kernel may be placed on an SM while the one before it still runs, once all groups of that one are past this place: so all launches
@@ -110,6 +111,14 @@ KFN void in_turn(void)
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
+
+/* Whether a kernel that few groups run goes through its work once for nothing before its turn, where it has the time:
+ * instructions come from far away for each launch anew, and are near then. */
+#if __CUDA_ARCH__ >= 900
+#define REHEARSED 1u
+#else
+#define REHEARSED 0u
+#endif
 
 /* The same number, but the compiler does not know: what follows from it is computed once more instead of being kept in registers. */
 KFN u32 again(u32 v)
@@ -383,6 +392,7 @@ const u32 (*emu_pairs(struct emu_fiber *f, u32 a, u32 b))[2];
 /* KERNEL_FILE: a number that each k_*.h defines for itself before its kernels. */
 #define IN_TURN(at) (void)(at)
 #define MARK(at, i)
+#define REHEARSED 0u
 KFN u32 again(u32 v) { return v; }
 #define BARRIER(at) emu_barrier((at).fiber, KERNEL_FILE, __LINE__)
 #define BARRIER_DEV(at) BARRIER(at)
@@ -503,6 +513,12 @@ KFN float simd_tree(struct at at, float v)
     for (u32 step = 16; step; step /= 2)
         v = v + shuffle_xor_f(at, v, step);
     return v;
+}
+
+/* s with x * x, as rule 12 wants it: an |x| below 2^-40 would add 0 to what is not below 0. */
+KFN float square_joins(float x, float s)
+{
+    return EX_BELOW(x, EX_TINY) ? s : EX_FMA(x, x, s);
 }
 
 KFN u32 least_u32(u32 a, u32 b) { return a < b ? a : b; }

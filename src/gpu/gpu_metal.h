@@ -66,6 +66,7 @@ KFN struct at at_of(u32 group, u32 n_groups, u32 simd, u32 metals_lane, THR stru
 
 #define IN_TURN(at) (void)(at)
 #define MARK(at, i)
+#define REHEARSED 0u
 KFN u32 again(u32 v) { return v; }
 
 /* BARRIER_DEV: what the group wrote to device memory is read by other threads of the group behind it. */

@@ -16,36 +16,77 @@ KFN float act_over_127(float x)
     return EX_FMA(EX_FMA(-127.0f, q, x), part, q);
 }
 
-/* v[0..4): a lane's elements. Returns its word of integers; *d the block's scale, *sum the sum of its integers: the same in its eight
- * lanes. A block of zeros gives zeros, a block with a NaN or an infinity zeros and d = NaN. All 32 lanes call. */
-KFN u32 act_quantise_8(struct at at, THR const float *v, THR float *d, THR i32 *sum)
+/* Of a block whose largest |x| has the bits `top`: what its elements are multiplied by, and *d its scale. Returns
+ * whether there are integers but zeros. */
+KFN u32 act_scale(u32 top, THR float *r, THR float *d)
 {
-    u32 top = 0;
+    u32 finite = top < 0x7F800000u;
+    float scale = ex_round11(act_over_127(EX_FLOAT(finite ? top : 0)));
+    u32 some = scale >= EX_TINY_SCALE;
+    *r = reciprocal_11(some ? scale : 1.0f);
+    *d = !finite ? EX_FLOAT(0x7FC00000u) : some ? scale : 0.0f;
+    return some;
+}
+
+/* The largest |x| of four elements, or `top`, as bits. */
+KFN u32 act_top(THR const float *v, u32 top)
+{
     UNROLL
     for (u32 i = 0; i < 4; i++) {
         u32 u = EX_BITS(v[i]) & 0x7FFFFFFFu;
         top = u > top ? u : top;
     }
+    return top;
+}
+
+/* Four elements' integers. v * r + magic has the integer in its lowest bits: 0x4B400000 + q, |q| <= 127. */
+KFN u32 act_integers(THR const float *v, float r)
+{
+    u32 word = 0;
+    UNROLL
+    for (u32 i = 0; i < 4; i++)
+        word |= (EX_BITS(v[i] * r + EX_MAGIC) & 255u) << 8 * i;
+    return word;
+}
+
+/* v[0..4): a lane's elements. Returns its word of integers; *d the block's scale, *sum the sum of its integers: the
+ * same in its eight lanes. A block of zeros gives zeros, a block with a NaN or an infinity zeros and d = NaN. All 32
+ * lanes call. */
+KFN u32 act_quantise_8(struct at at, THR const float *v, THR float *d, THR i32 *sum)
+{
+    u32 top = act_top(v, 0u);
     UNROLL
     for (u32 m = 1; m < 8; m *= 2) {
         u32 u = shuffle_xor(at, top, m);
         top = u > top ? u : top;
     }
-    u32 finite = top < 0x7F800000u;
-    float scale = ex_round11(act_over_127(EX_FLOAT(finite ? top : 0)));
-    u32 some = scale >= EX_TINY_SCALE;
-    float r = reciprocal_11(some ? scale : 1.0f);
-    /* v * r + magic has the integer in its lowest bits: 0x4B400000 + q, |q| <= 127 (0 where there is no scale). */
-    u32 word = 0;
-    UNROLL
-    for (u32 i = 0; i < 4; i++)
-        word |= (EX_BITS(v[i] * r + EX_MAGIC) & 255u) << 8 * i;
-    word = some ? word : 0;
+    float r;
+    u32 some = act_scale(top, &r, d), word = some ? act_integers(v, r) : 0u;
     i32 total = dot4(word, 0x01010101u, 0);
     UNROLL
     for (u32 m = 1; m < 8; m *= 2)
         total += (i32)shuffle_xor(at, (u32)total, m);
-    *d = !finite ? EX_FLOAT(0x7FC00000u) : some ? scale : 0.0f;
+    *sum = total;
+    return word;
+}
+
+/* The same for a block that four lanes hold: lane q elements 4q .. 4q + 3 and 16 + 4q .., whose words are neighbours in
+ * an act row. there: 0 for a block of zeros, whatever v is. */
+KFN w2 act_quantise_4(struct at at, bool there, THR const float *v, THR float *d, THR i32 *sum)
+{
+    u32 top = there ? act_top(v + 4, act_top(v, 0u)) : 0u;
+    UNROLL
+    for (u32 m = 1; m < 4; m *= 2) {
+        u32 u = shuffle_xor(at, top, m);
+        top = u > top ? u : top;
+    }
+    float r;
+    u32 some = act_scale(top, &r, d);
+    w2 word = {some ? act_integers(v, r) : 0u, some ? act_integers(v + 4, r) : 0u};
+    i32 total = dot4(word.y, 0x01010101u, dot4(word.x, 0x01010101u, 0));
+    UNROLL
+    for (u32 m = 1; m < 4; m *= 2)
+        total += (i32)shuffle_xor(at, (u32)total, m);
     *sum = total;
     return word;
 }
@@ -53,14 +94,10 @@ KFN u32 act_quantise_8(struct at at, THR const float *v, THR float *d, THR i32 *
 /* The same for a block that 32 lanes hold, an element each: its integer. */
 KFN i32 act_quantise_32(struct at at, float v, THR float *d, THR i32 *sum)
 {
-    u32 top = simd_max_u32(at, EX_BITS(v) & 0x7FFFFFFFu);
-    u32 finite = top < 0x7F800000u;
-    float scale = ex_round11(act_over_127(EX_FLOAT(finite ? top : 0)));
-    u32 some = scale >= EX_TINY_SCALE;
-    float r = reciprocal_11(some ? scale : 1.0f);
+    float r;
+    u32 some = act_scale(simd_max_u32(at, EX_BITS(v) & 0x7FFFFFFFu), &r, d);
     i32 q = some ? (i32)EX_BITS(v * r + EX_MAGIC) - 0x4B400000 : 0;
     *sum = simd_sum_i32(at, q);
-    *d = !finite ? EX_FLOAT(0x7FC00000u) : some ? scale : 0.0f;
     return q;
 }
 

@@ -248,169 +248,205 @@ KFN void few_sums_put(struct at at, u32 cols, const u32 rows, u32 n, THR const f
 
 /* ---- activations into shared memory ---- */
 
-/* n act rows that follow each other, by all threads; with the zeros. */
+/* n act rows that follow each other, by all threads; with the zeros. Integers go straight to shared memory; a block's
+ * scale and sum come to stand beside each other, by 8 or 32 threads a row. */
 KFN void few_stage_acts(struct at at, SHM u32 *shm, u32 n_pad, DEV const u32 *rows, u32 n)
 {
-    u32 pieces = n_pad / 64u * 5u, region = STAGE_WORDS(1u, n_pad), total = n * pieces, i;
+    u32 pieces = n_pad / 16u, region = STAGE_WORDS(1u, n_pad), words = pieces * 5u, i;
     u32 row = split_u32(at.id, pieces, &i);
     if (at.id < 64u)
         shm[GPU_FEW_ZEROS + at.id] = 0u;
+    shm += GPU_FEW_STAGE;
     NO_UNROLL
-    for (u32 k = at.id; k < total; k += 2u * GPU_THREADS) {
-        w4 v[2];
+    for (; row < n;) {
+        copy16(shm + row * region + 4u * i, rows + row * words + 4u * i);
+        i += GPU_THREADS;
+        while (i >= pieces) {
+            i -= pieces;
+            row++;
+        }
+    }
+    const u32 spread = n_pad <= 1024u ? 3u : 5u;
+    NO_UNROLL
+    for (row = at.id >> spread; row < n; row += GPU_THREADS >> spread) {
+        DEV const u32 *scale = rows + row * words + 4u * pieces;
+        SHM u32 *to = shm + row * region + STAGE_STRIDE(n_pad);
+        NO_UNROLL
+        for (i = 4u * (at.id & ((1u << spread) - 1u)); i < pieces / 2u; i += 4u << spread) {
+            w4 d = load16(scale + i), sum = load16(scale + pieces / 2u + i);
+            w4 low = {d.x, sum.x, d.y, sum.y}, high = {d.z, sum.z, d.w, sum.w};
+            *(SHM w4 *)(to + 2u * i) = low;
+            *(SHM w4 *)(to + 2u * i + 4u) = high;
+        }
+    }
+    copies_done();
+}
+
+/* ---- rows of floats ----
+ *
+ * A thread has elements 4q .. 4q + 3 of a block and 16 more, q = 0..3 (act_quantise_4): piece i of a row. */
+
+KFN u32 few_piece(u32 i)
+{
+    return i / 4u * 32u + i % 4u * 4u;
+}
+
+KFN w4 few_word_of(DEV const float *row, u32 k, u32 n)
+{
+    w4 v = load16(row + (k < n ? k : 0u)), none = {0u, 0u, 0u, 0u};
+    return k < n ? v : none;
+}
+
+/* `rows` rows of n floats (of n_rows, stride apart) to shared memory, rows of n_pad, filled up with zeros. */
+KFN void few_fetch(struct at at, const u32 rows, SHM float *to, u32 n_pad, DEV const float *from, u32 stride, u32 n,
+                   u32 n_rows)
+{
+    NO_UNROLL
+    for (u32 i = at.id; i < n_pad / 8u; i += GPU_THREADS) {
+        u32 k = few_piece(i);
+        w4 v[2 * 4];
         UNROLL
-        for (u32 j = 0; j < 2u; j++)
-            if (k + j * GPU_THREADS < total)
-                v[j] = load16(rows + 4u * (k + j * GPU_THREADS));
+        for (u32 c = 0; c < rows; c++) {
+            DEV const float *row = from + (u64)(c < n_rows ? c : 0u) * stride;
+            v[2u * c] = few_word_of(row, k, n);
+            v[2u * c + 1u] = few_word_of(row, k + 16u, n);
+        }
         UNROLL
-        for (u32 j = 0; j < 2u; j++) {
-            SHM u32 *to = shm + GPU_FEW_STAGE + row * region;
-            if (k + j * GPU_THREADS < total && i < n_pad / 16u) {
-                *(SHM w4 *)(to + 4u * i) = v[j];
-            } else if (k + j * GPU_THREADS < total) { /* four scales, then four sums: of each block one beside the other */
-                u32 b = i - n_pad / 16u, second = b >= n_pad / 128u ? 1u : 0u;
-                to += STAGE_STRIDE(n_pad) + 8u * (second ? b - n_pad / 128u : b) + second;
-                to[0] = v[j].x;
-                to[2] = v[j].y;
-                to[4] = v[j].z;
-                to[6] = v[j].w;
-            }
-            i += GPU_THREADS;
-            while (i >= pieces) {
-                i -= pieces;
-                row++;
-            }
+        for (u32 c = 0; c < rows; c++) {
+            *(SHM w4 *)(to + c * n_pad + k) = v[2u * c];
+            *(SHM w4 *)(to + c * n_pad + k + 16u) = v[2u * c + 1u];
         }
     }
 }
 
-/* n_rows rows of n floats (stride apart) to shared memory, rows of n_pad; four words of 16 bytes of each thread on their way at a time. */
-KFN void few_copy(struct at at, SHM float *to, u32 n_pad, DEV const float *from, u32 stride, u32 n, u32 n_rows)
+/* The norm's weights, on their way. */
+KFN void few_ask_norm(struct at at, SHM u32 *to, DEV const u32 *w, u32 n)
 {
-    u32 width = (n + 3u) / 4u;
     NO_UNROLL
-    for (u32 i0 = at.id; i0 < width * n_rows; i0 += 4u * GPU_THREADS) {
-        w4 v[4];
-        UNROLL
-        for (u32 k = 0; k < 4u; k++) {
-            u32 i = i0 + k * GPU_THREADS, in = i, row = n_rows > 1u ? split_u32(i, width, &in) : 0u;
-            v[k] = load16(from + (i < width * n_rows ? (u64)row * stride + 4u * in : 0u));
-        }
-        UNROLL
-        for (u32 k = 0; k < 4u; k++) {
-            u32 i = i0 + k * GPU_THREADS, in = i, row = n_rows > 1u ? split_u32(i, width, &in) : 0u;
-            if (i < width * n_rows)
-                *(SHM w4 *)(to + row * n_pad + 4u * in) = v[k];
-        }
+    for (u32 i = 4u * at.id; i < n; i += 4u * GPU_THREADS)
+        copy16(to + i, w + i);
+}
+
+KFN void few_four(w4 v, THR float *f)
+{
+    f[0] = EX_FLOAT(v.x);
+    f[1] = EX_FLOAT(v.y);
+    f[2] = EX_FLOAT(v.z);
+    f[3] = EX_FLOAT(v.w);
+}
+
+/* Piece i of a row of n_pad elements into an act row. */
+KFN void few_put_act(DEV u32 *act, u32 n_pad, u32 i, w2 word, w2 scale)
+{
+    u32 b = i / 4u;
+    *(DEV w2 *)(act + act_word(b, i % 4u)) = word;
+    if (i % 4u == 0u) {
+        act[n_pad / 4u + b] = scale.x;
+        act[n_pad / 4u + n_pad / 32u + b] = scale.y;
     }
 }
 
-/* A row of them by rule 1 into region `to` (and an act row); with w: normalised first, r the row's scale. x and w are rows of n_pad. Two words of a thread at a
- * time: each waits for its block's largest. */
-KFN void few_put_floats(struct at at, SHM u32 *to, u32 n_in, SHM const float *x, SHM const float *w, float r, DEV u32 *act)
+/* Row c's pieces by rule 1 into its region (and its act row); norm: normalised first, r the row's scale. x and w are
+ * rows of n_pad. */
+KFN void few_put_floats(struct at at, const bool norm, SHM u32 *to, CON const struct product_args *a, struct bufs b,
+                        u32 c, SHM const float *x, SHM const float *w, float r)
 {
-    u32 n_pad = GPU_PAD(n_in), blocks = n_pad / 32u;
+    u32 n_pad = GPU_PAD(a->n_in);
     NO_UNROLL
-    for (u32 i0 = at.id; i0 < n_pad / 4u; i0 += 2u * GPU_THREADS) { /* n_pad / 4 is a multiple of 64: whole SIMD groups */
-        float f[2][4], d[2];
-        i32 sum[2];
-        u32 word[2];
-        UNROLL
-        for (u32 j = 0; j < 2u; j++) {
-            u32 i = i0 + j * GPU_THREADS;
+    for (u32 i = at.id; i < n_pad / 8u; i += GPU_THREADS) { /* whole SIMD groups */
+        u32 k = few_piece(i);
+        float f[8], by[8], d;
+        i32 sum;
+        few_four(*(SHM const w4 *)(x + k), f);
+        few_four(*(SHM const w4 *)(x + k + 16u), f + 4);
+        if (norm) {
+            few_four(*(SHM const w4 *)(w + k), by);
+            few_four(*(SHM const w4 *)(w + k + 16u), by + 4);
             UNROLL
-            for (u32 k = 0; k < 4u; k++)
-                f[j][k] = 0.0f;
-            if (4u * i < n_in) { /* what fills up a row stays zero, also where r is a NaN */
-                w4 v = *(SHM const w4 *)(x + 4u * i), u = v;
-                if (w)
-                    u = *(SHM const w4 *)(w + 4u * i);
-                f[j][0] = EX_FLOAT(v.x), f[j][1] = EX_FLOAT(v.y), f[j][2] = EX_FLOAT(v.z), f[j][3] = EX_FLOAT(v.w);
-                if (w) {
-                    f[j][0] = ex_flush(f[j][0] * r * EX_FLOAT(u.x));
-                    f[j][1] = ex_flush(f[j][1] * r * EX_FLOAT(u.y));
-                    f[j][2] = ex_flush(f[j][2] * r * EX_FLOAT(u.z));
-                    f[j][3] = ex_flush(f[j][3] * r * EX_FLOAT(u.w));
-                }
-            }
+            for (u32 j = 0; j < 8u; j++)
+                f[j] = ex_flush(f[j] * r * by[j]);
         }
-        UNROLL
-        for (u32 j = 0; j < 2u; j++)
-            word[j] = act_quantise_8(at, f[j], &d[j], &sum[j]);
-        UNROLL
-        for (u32 j = 0; j < 2u; j++) {
-            u32 i = i0 + j * GPU_THREADS, b = i / 8u, at_word = act_word(b, i % 8u);
-            if (i >= n_pad / 4u)
-                continue;
-            to[at_word] = word[j];
-            if (act)
-                act[at_word] = word[j];
-            if (i % 8u == 0u) {
-                SHM u32 *s = to + STAGE_STRIDE(n_pad) + 2u * b;
-                s[0] = EX_BITS(d[j]);
-                s[1] = (u32)sum[j];
-                if (act) {
-                    act[n_pad / 4u + b] = EX_BITS(d[j]);
-                    act[n_pad / 4u + blocks + b] = (u32)sum[j];
-                }
-            }
-        }
+        w2 word = act_quantise_4(at, !norm || k < a->n_in, f, &d, &sum), scale = {EX_BITS(d), (u32)sum};
+        *(SHM w2 *)(to + act_word(i / 4u, i % 4u)) = word;
+        if (i % 4u == 0u)
+            *(SHM w2 *)(to + STAGE_STRIDE(n_pad) + i / 2u) = scale;
+        if (a->write_act && at.group == 0u)
+            few_put_act((DEV u32 *)b.p[13] + (u64)c * (n_pad / 16u * 5u), n_pad, i, word, scale);
     }
 }
 
-/* Rule 6 for a row in shared memory, by one SIMD group, its 32 sums in its 32 lanes. */
-KFN float few_norm_of(struct at at, SHM const float *x, u32 n, float eps)
+/* Eight addends of a lane's sum of squares. */
+KFN void few_eight(SHM const float *x, THR float *v)
 {
-    float s = 0.0f;
-    u32 i = at.lane;
-    NO_UNROLL
-    for (; i + 480u < n; i += 512u) {
-        float v[16];
-        UNROLL
-        for (u32 k = 0; k < 16u; k++)
-            v[k] = ex_flush(x[i + 32u * k]);
-        UNROLL
-        for (u32 k = 0; k < 16u; k++)
-            s = EX_FMA(v[k], v[k], s);
+    UNROLL
+    for (u32 j = 0; j < 8u; j++)
+        v[j] = x[32u * j];
+}
+
+KFN float few_squares(THR const float *v, float s)
+{
+    UNROLL
+    for (u32 j = 0; j < 8u; j++)
+        s = square_joins(v[j], s);
+    return s;
+}
+
+/* Rule 6 for a row in shared memory, filled up with zeros to n_pad, by one SIMD group, its 32 sums in its 32 lanes. The
+ * next ones are on their way while eight join, without a branch. */
+KFN float few_norm_of(struct at at, SHM const float *x, u32 n, u32 n_pad, float eps)
+{
+    float s = 0.0f, v[8], w[8];
+    u32 i = n_pad & 256u, last = n_pad - 256u;
+    x += at.lane;
+    if (i) {
+        few_eight(x, v);
+        s = few_squares(v, s);
     }
-    for (; i < n; i += 32u) {
-        float f = ex_flush(x[i]);
-        s = EX_FMA(f, f, s);
+    few_eight(x + least_u32(i, last), v);
+    NO_UNROLL
+    for (; i < n_pad; i += 512u) {
+        few_eight(x + i + 256u, w);
+        s = few_squares(v, s);
+        few_eight(x + least_u32(i + 512u, last), v);
+        s = few_squares(w, s);
     }
     return div_rn(1.0f, sqrt_rn(div_rn(simd_tree(at, s), (float)(i32)n) + eps));
 }
 
-/* Rows of floats, with their norm or not: a row's norm is a SIMD group's. here: norm weights (there already), the rows' scales, the rows. */
-KFN void few_stage_rows(struct at at, SHM u32 *shm, CON const struct product_args *a, struct bufs b, u32 n_rows, SHM float *here)
+/* Rows of floats: a row's norm is a SIMD group's. here: norm weights (on their way), the rows' scales, the rows. */
+KFN void few_stage_rows(struct at at, const u32 rows, const bool norm, SHM u32 *shm, CON const struct product_args *a,
+                        struct bufs b, u32 n_rows, SHM float *here)
 {
     u32 n_pad = GPU_PAD(a->n_in);
     SHM float *scale = here + n_pad, *x = scale + 16;
-    bool norm = a->source == SRC_NORM;
-    few_copy(at, x, n_pad, (DEV const float *)b.p[1], a->x_stride, a->n_in, n_rows);
-    BARRIER(at);
+    few_fetch(at, rows, x, n_pad, (DEV const float *)b.p[1], a->x_stride, a->n_in, n_rows);
     if (norm) {
+        copies_done();
+        BARRIER(at);
         if (at.simd < n_rows) {
-            float r = few_norm_of(at, x + at.simd * n_pad, a->n_in, a->eps);
+            float r = few_norm_of(at, x + at.simd * n_pad, a->n_in, n_pad, a->eps);
             if (at.lane == 0u)
                 scale[at.simd] = r;
         }
         BARRIER(at);
     }
     NO_UNROLL
-    for (u32 c = 0; c < n_rows; c++) {
-        DEV u32 *act = a->write_act && at.group == 0u ? (DEV u32 *)b.p[13] + (u64)c * (GPU_ACT_BYTES(a->n_in) / 4u) : (DEV u32 *)0;
-        few_put_floats(at, shm + GPU_FEW_STAGE + c * STAGE_WORDS(1u, n_pad), a->n_in, x + c * n_pad, norm ? here : (SHM const float *)0, norm ? scale[c] : 0.0f, act);
-    }
+    for (u32 c = 0; c < n_rows; c++)
+        few_put_floats(at, norm, shm + GPU_FEW_STAGE + c * STAGE_WORDS(1u, n_pad), a, b, c, x + c * n_pad, here,
+                       norm ? scale[c] : 0.0f);
 }
 
 /* ---- products ---- */
 
-KFN void few_stage(struct at at, SHM u32 *shm, CON const struct product_args *a, struct bufs b, u32 n_rows, SHM float *here)
+KFN void few_stage(struct at at, const u32 rows, SHM u32 *shm, CON const struct product_args *a, struct bufs b,
+                   u32 n_rows, SHM float *here)
 {
-    bool acts = a->source == SRC_ACT;
-    few_stage_acts(at, shm, GPU_PAD(a->n_in), acts ? (DEV const u32 *)b.p[1] : (DEV const u32 *)0, acts ? n_rows : 0u);
-    if (!acts)
-        few_stage_rows(at, shm, a, b, n_rows, here);
+    if (a->source == SRC_ACT)
+        few_stage_acts(at, shm, GPU_PAD(a->n_in), (DEV const u32 *)b.p[1], n_rows);
+    else if (a->source == SRC_NORM)
+        few_stage_rows(at, rows, true, shm, a, b, n_rows, here);
+    else
+        few_stage_rows(at, rows, false, shm, a, b, n_rows, here); /* what a thread puts down it reads itself */
 }
 
 /* A thread's output of a round, known before its sum is: its number along the tiles, and what is added to it. */
@@ -499,7 +535,11 @@ KFN void few_product(struct at at, const u32 rows, CON const struct product_args
     struct few_shape s;
     few_shape_of(rows, a, shm, &s);
     if (a->source == SRC_NORM)
-        few_copy(at, s.here, s.n_pad, (DEV const float *)b.p[2], 0u, a->n_in, 1u);
+        few_ask_norm(at, (SHM u32 *)s.here, (DEV const u32 *)b.p[2], a->n_in);
+    if (a->source != SRC_ACT && at.id < 64u)
+        shm[GPU_FEW_ZEROS + at.id] = 0u;
+    if (rows > 1u) /* few_1: there is one, or no launch */
+        n_rows = least_u32(rows, ((DEV const u32 *)b.p[0])[IN_ROWS + a->which]);
     share_units(at, panels_of(a->n_out[0]) + (a->n_mats > 1u ? panels_of(a->n_out[1]) : 0u) + (a->n_mats > 2u ? panels_of(a->n_out[2]) : 0u), &from, &to);
     NO_UNROLL
     for (u32 p = from; p < to;) {
@@ -517,11 +557,10 @@ KFN void few_product(struct at at, const u32 rows, CON const struct product_args
             DEV const u8 *first = m.w + (n ? (u64)(m.panel * s.n_seg + w.k) * bytes : 0u);
             struct few_from from_of = {{first, first + bytes, first + 2u * bytes, first + 3u * bytes}};
             few_load(at, cols, m.type, n, &from_of, first + (own < n ? own * bytes : 0u), &f);
+            split_u32(w.k + own, s.n_seg, &seg);
             if (fresh) {
                 IN_TURN(at);
-                if (rows > 1u) /* few_1: there is one, or no launch */
-                    n_rows = least_u32(rows, ((DEV const u32 *)b.p[0])[IN_ROWS + a->which]);
-                few_stage(at, shm, a, b, n_rows, s.here);
+                few_stage(at, rows, shm, a, b, n_rows, s.here);
                 BARRIER(at);
                 fresh = false;
             }
@@ -529,7 +568,6 @@ KFN void few_product(struct at at, const u32 rows, CON const struct product_args
                 u32 more = p + panels < end ? bytes : 0u;
                 few_ahead(m.w + (u64)((m.panel + panels) * s.n_seg) * bytes, least_u32(s.most, to - p - panels) * s.n_seg * more, at.id, GPU_THREADS);
             }
-            split_u32(w.k + own, s.n_seg, &seg);
             FOR_FEW_TYPE(m.type, few_tiles(at, type, cols, rows, &f, shm, GPU_FEW_STAGE, seg, s.region, STAGE_STRIDE(s.n_pad), v))
             few_sums_put(at, of_cols, rows, n, v, s.sums + turn * GPU_FEW_SUMS(rows, s.n_seg), w.k);
             w.k += few_beside(of_cols);

@@ -8,17 +8,21 @@
  *   shared memory, words: x[rows][260] | w[16][260]     260: eight rows of either begin 4 banks apart
  *
  * Weights: SIMD group s has elements 32 s .. 32 s + 31: lane l loads outputs 8 (j % 2) + 4 (l % 2).. of element 16 (j / 2) + l / 2, j = 0..3, sectors of
- * 32 bytes, so that the words, put down output by output, meet 32 banks. They are on their way while the rows are prepared.
+ * 32 bytes, so that the words, put down output by output, meet 32 banks. A group's first tile is put down before its
+ * turn, and while it comes (REHEARSED) a few rows' norm and some steps of chains are gone through, with the norm's
+ * weights for a row, for nothing.
  *
  * The norm (rule 6; at most 8 rows): SIMD group s sums up row s, normalises the tile's part of it and puts that down.
  *
  * Chains: thread t < 128 has outputs t / 2 % 8 and 8 more, rows (t % 2 + 2 (t / 16)) and 16, 32, 48 more (PS_METAL: a tile has 8 rows): neighbours read the same weights, and
- * those two apart the same row. 16 bytes feed 4 steps; the next ones are fetched during these. */
+ * those two apart the same row. Up to ROUTER_ALONE rows: thread 16 r + o has output o of row r, since it is one SIMD
+ * group's loads that are waited for. 16 bytes feed 4 steps; the next ones are fetched during these. */
 
 enum {
     ROUTER_WORDS = GPU_SEG + 4, /* between rows */
     ROUTER_PUT = 8,             /* loads of a thread in flight */
-    ROUTER_ROWS_AT_ONCE = 16    /* of the threads with chains */
+    ROUTER_ROWS_AT_ONCE = 16,   /* of the threads with chains */
+    ROUTER_ALONE = 4            /* up to so many rows a thread has one output of one row */
 };
 
 struct router_unit {
@@ -92,22 +96,18 @@ KFN float router_root(struct at at, DEV const float *x, u32 n, float eps)
         for (u32 j = 0; j < 64u; j++)
             v[j] = p[32u * j];
         UNROLL
-        for (u32 j = 0; j < 64u; j++) {
-            float f = ex_flush(v[j]);
-            s = EX_FMA(f, f, s);
-        }
+        for (u32 j = 0; j < 64u; j++)
+            s = square_joins(v[j], s);
     }
     NO_UNROLL
     for (; left; left = left > 256u ? left - 256u : 0u, p += 256) {
         float v[8];
         UNROLL
         for (u32 j = 0; j < 8u; j++)
-            v[j] = 32u * j < left ? p[32u * j] : 0.0f; /* s + 0 is s: it began as 0 and squares are not below */
+            v[j] = 32u * j < left ? p[32u * j] : 0.0f; /* joins no sum */
         UNROLL
-        for (u32 j = 0; j < 8u; j++) {
-            float f = ex_flush(v[j]);
-            s = EX_FMA(f, f, s);
-        }
+        for (u32 j = 0; j < 8u; j++)
+            s = square_joins(v[j], s);
     }
     return float_root(at, s, n, eps);
 }
@@ -122,11 +122,12 @@ KFN void router_norm(struct at at, CON const struct router_args *a, DEV const fl
     }
 }
 
-KFN void router_normalised(struct at at, CON const struct router_args *a, struct bufs b, THR const struct router_unit *u, THR const w4 *w, SHM u32 *shm)
+KFN void router_normalised(struct at at, CON const struct router_args *a, DEV const float *x, u32 stride,
+                           THR const struct router_unit *u, THR const w4 *w, SHM u32 *shm)
 {
     if (at.simd >= u->n_rows)
         return;
-    DEV const float *x = (DEV const float *)b.p[1] + (u64)(u->row0 + at.simd) * a->x_stride;
+    x += (u64)(u->row0 + at.simd) * stride;
     w4 v[2];
     UNROLL
     for (u32 j = 0; j < 2u; j++) {
@@ -165,107 +166,140 @@ KFN void router_write_act(struct at at, CON const struct router_args *a, struct 
 
 /* ---- chains ---- */
 
-/* Piece j of 4 steps: of 2 outputs, of n_r rows. */
-KFN void router_step(const u32 n_r, const u32 j, SHM const u32 *w, SHM const u32 *x, THR w4 *wv, THR w4 *xv)
+/* Piece j of 4 steps: of n_o outputs, of n_r rows. */
+KFN void router_step(const u32 n_o, const u32 n_r, const u32 j, SHM const u32 *w, SHM const u32 *x, THR w4 *wv,
+                     THR w4 *xv)
 {
-    wv[2u * j] = load16(w + 4u * j);
-    wv[2u * j + 1u] = load16(w + 8u * ROUTER_WORDS + 4u * j);
+    UNROLL
+    for (u32 o = 0; o < n_o; o++)
+        wv[n_o * j + o] = load16(w + 8u * o * ROUTER_WORDS + 4u * j);
     UNROLL
     for (u32 r = 0; r < n_r; r++)
         xv[j * n_r + r] = load16(x + r * ROUTER_ROWS_AT_ONCE * ROUTER_WORDS + 4u * j);
 }
 
-KFN void router_join(const u32 n_r, const u32 j, THR const w4 *wv, THR const w4 *xv, THR float *p)
+KFN void router_join(const u32 n_o, const u32 n_r, const u32 j, THR const w4 *wv, THR const w4 *xv, THR float *p)
 {
     UNROLL
-    for (u32 r = 0; r < n_r; r++) {
-        p[2u * r] = float_join(wv[2u * j], xv[j * n_r + r], p[2u * r]);
-        p[2u * r + 1u] = float_join(wv[2u * j + 1u], xv[j * n_r + r], p[2u * r + 1u]);
+    for (u32 r = 0; r < n_r; r++)
+        UNROLL
+        for (u32 o = 0; o < n_o; o++)
+            p[n_o * r + o] = float_join(wv[n_o * j + o], xv[j * n_r + r], p[n_o * r + o]);
+}
+
+/* ahead: 1, 2 or 4 pieces. Not a loop: nvcc would take its mark for that of the loop around it, and unroll that. */
+KFN void router_steps(const u32 n_o, const u32 n_r, const u32 ahead, SHM const u32 *w, SHM const u32 *x, THR w4 *wv,
+                      THR w4 *xv)
+{
+    router_step(n_o, n_r, 0, w, x, wv, xv);
+    if (ahead > 1u)
+        router_step(n_o, n_r, 1, w, x, wv, xv);
+    if (ahead > 2u) {
+        router_step(n_o, n_r, 2, w, x, wv, xv);
+        router_step(n_o, n_r, 3, w, x, wv, xv);
     }
 }
 
-/* ahead: 1 or 2 pieces. Not a loop: nvcc would take its mark for that of the loop around it, and unroll that. */
-KFN void router_steps(const u32 n_r, const u32 ahead, SHM const u32 *w, SHM const u32 *x, THR w4 *wv, THR w4 *xv)
+KFN void router_joins(const u32 n_o, const u32 n_r, const u32 ahead, THR const w4 *wv, THR const w4 *xv,
+                      THR float *p)
 {
-    router_step(n_r, 0, w, x, wv, xv);
+    router_join(n_o, n_r, 0, wv, xv, p);
     if (ahead > 1u)
-        router_step(n_r, 1, w, x, wv, xv);
+        router_join(n_o, n_r, 1, wv, xv, p);
+    if (ahead > 2u) {
+        router_join(n_o, n_r, 2, wv, xv, p);
+        router_join(n_o, n_r, 3, wv, xv, p);
+    }
 }
 
-KFN void router_joins(const u32 n_r, const u32 ahead, THR const w4 *wv, THR const w4 *xv, THR float *p)
+/* n_o outputs and n_r rows a thread (constants); n_rows: that are there. length: 256, or less for nothing. */
+KFN void router_chains(struct at at, const u32 n_o, const u32 n_r, CON const struct router_args *a, DEV float *parts,
+                       THR const struct router_unit *u, u32 n_rows, u32 length, SHM const u32 *shm, SHM const u32 *w)
 {
-    router_join(n_r, 0, wv, xv, p);
-    if (ahead > 1u)
-        router_join(n_r, 1, wv, xv, p);
-}
-
-/* n_r rows a thread (a constant); n_rows: that are there. */
-KFN void router_chains(struct at at, const u32 n_r, CON const struct router_args *a, DEV float *parts, THR const struct router_unit *u,
-                       u32 n_rows, SHM const u32 *shm, SHM const u32 *w)
-{
-    u32 row = at.id % 2u + at.id / 16u * 2u, out = at.id / 2u % 8u;
+    u32 row = n_o == 1u ? at.id / 16u : at.id % 2u + at.id / 16u * 2u, out = n_o == 1u ? at.id % 16u : at.id / 2u % 8u;
     if (row >= ROUTER_ROWS_AT_ONCE || row >= n_rows)
         return;
-    const u32 ahead = n_r == 4u ? 1u : 2u;
+    const u32 ahead = n_r == 4u ? 1u : n_r == 2u ? 2u : 4u;
     SHM const u32 *x = shm + row * ROUTER_WORDS;
-    w4 wv[4], xv[4], w_next[4], x_next[4];
+    w4 wv[8], xv[4], w_next[8], x_next[4];
     float p[8];
     w += out * ROUTER_WORDS;
     UNROLL
-    for (u32 i = 0; i < 2u * n_r; i++)
+    for (u32 i = 0; i < n_o * n_r; i++)
         p[i] = 0.0f;
-    router_steps(n_r, ahead, w, x, wv, xv);
+    router_steps(n_o, n_r, ahead, w, x, wv, xv);
     NO_UNROLL
-    for (u32 k = 0; k < GPU_SEG; k += 8u * ahead) {
-        router_steps(n_r, ahead, w + k + 4u * ahead, x + k + 4u * ahead, w_next, x_next);
-        router_joins(n_r, ahead, wv, xv, p);
+    for (u32 k = 0; k < length; k = again(k + 8u * ahead)) { /* again: not unrolled */
+        router_steps(n_o, n_r, ahead, w + k + 4u * ahead, x + k + 4u * ahead, w_next, x_next);
+        router_joins(n_o, n_r, ahead, wv, xv, p);
         u32 then = (k + 8u * ahead) % GPU_SEG; /* the first ones again at the end: no branch */
-        router_steps(n_r, ahead, w + then, x + then, wv, xv);
-        router_joins(n_r, ahead, w_next, x_next, p);
+        router_steps(n_o, n_r, ahead, w + then, x + then, wv, xv);
+        router_joins(n_o, n_r, ahead, w_next, x_next, p);
     }
+    if (length < GPU_SEG)
+        return;
     UNROLL
     for (u32 r = 0; r < n_r; r++) {
         u32 i = row + r * ROUTER_ROWS_AT_ONCE;
         DEV float *to = parts + ((u64)(u->row0 + i) * u->segs + u->seg) * a->n_out + u->panel * GPU_PANEL + out;
-        if (i < n_rows) {
-            to[0] = p[2u * r];
-            to[8] = p[2u * r + 1u];
-        }
+        UNROLL
+        for (u32 o = 0; o < n_o; o++)
+            if (i < n_rows)
+                to[8u * o] = p[n_o * r + o];
     }
 }
 
-/* again: the group's shared memory holds the unit before. */
-KFN void router_unit(struct at at, CON const struct router_args *a, struct bufs b, THR struct router_unit *u, u32 tile, u32 again,
-                     SHM u32 *shm)
+/* The rows, and their products. from: rows to normalise; put: the weights, `piece`, are still to be put down. */
+KFN void router_rows_and_chains(struct at at, CON const struct router_args *a, struct bufs b, DEV const float *from,
+                                u32 stride, THR const struct router_unit *u, THR const w4 *norm, THR const w4 *piece,
+                                u32 put, u32 n_rows, u32 length, SHM u32 *shm, SHM u32 *w)
 {
-    DEV const u32 *there = (DEV const u32 *)b.p[0] + IN_ROWS + a->which;
-    SHM u32 *w = shm + GPU_ROUTER_ROWS(a->rows) * ROUTER_WORDS;
-    w4 piece[4], norm[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-    router_fetch(at, (DEV const u8 *)b.p[3] + (u64)tile * GPU_TILE_BYTES(GT_F32), piece);
-    u->panel = split_u32(tile, u->segs, &u->seg);
     if (a->source == SRC_NORM)
-        router_norm(at, a, (DEV const float *)b.p[2], u, norm);
-    if (again)
-        BARRIER(at);
-    else
-        IN_TURN(at);
-    if (a->source == SRC_NORM)
-        router_normalised(at, a, b, u, norm, shm);
+        router_normalised(at, a, from, stride, u, norm, shm);
     else if (PS_METAL || a->rows <= 8u)
         router_rows(at, 2, a, (DEV const float *)b.p[1], u, shm);
     else if (a->rows <= 16u)
         router_rows(at, 4, a, (DEV const float *)b.p[1], u, shm);
     else
         router_rows(at, ROUTER_PUT, a, (DEV const float *)b.p[1], u, shm);
-    router_put(at, piece, w);
-    u32 all = *there, n_rows = least_u32(u->n_rows, all > u->row0 ? all - u->row0 : 0u);
+    if (put)
+        router_put(at, piece, w);
     BARRIER(at);
-    if (PS_METAL || a->rows <= 16u)
-        router_chains(at, 1, a, (DEV float *)b.p[4], u, n_rows, shm, w);
+    if (a->rows <= ROUTER_ALONE)
+        router_chains(at, 1, 1, a, (DEV float *)b.p[4], u, n_rows, length, shm, w);
+    else if (PS_METAL || a->rows <= 16u)
+        router_chains(at, 2, 1, a, (DEV float *)b.p[4], u, n_rows, GPU_SEG, shm, w);
     else if (a->rows <= 64u)
-        router_chains(at, 2, a, (DEV float *)b.p[4], u, n_rows, shm, w);
+        router_chains(at, 2, 2, a, (DEV float *)b.p[4], u, n_rows, GPU_SEG, shm, w);
     else
-        router_chains(at, 4, a, (DEV float *)b.p[4], u, n_rows, shm, w);
+        router_chains(at, 2, 4, a, (DEV float *)b.p[4], u, n_rows, GPU_SEG, shm, w);
+}
+
+/* again: the group's shared memory holds the unit before. */
+KFN void router_unit(struct at at, CON const struct router_args *a, struct bufs b, THR struct router_unit *u, u32 tile,
+                     u32 again, SHM u32 *shm)
+{
+    u32 all = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which];
+    u32 n_rows = least_u32(u->n_rows, all > u->row0 ? all - u->row0 : 0u);
+    bool norm = a->source == SRC_NORM, rehearsed = REHEARSED && norm && !again && a->rows <= ROUTER_ALONE;
+    SHM u32 *w = shm + GPU_ROUTER_ROWS(a->rows) * ROUTER_WORDS;
+    w4 piece[4], weights[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+    router_fetch(at, (DEV const u8 *)b.p[3] + (u64)tile * GPU_TILE_BYTES(GT_F32), piece);
+    u->panel = split_u32(tile, u->segs, &u->seg);
+    if (norm)
+        router_norm(at, a, (DEV const float *)b.p[2], u, weights);
+    if (again)
+        BARRIER(at);
+    NO_UNROLL
+    for (u32 turn = rehearsed ? 0u : 1u; turn < 2u; turn++) { /* 0: the norm's weights for a row, short chains */
+        if (turn && !again) {
+            router_put(at, piece, w);
+            IN_TURN(at);
+        }
+        DEV const float *from = turn ? (DEV const float *)b.p[1] : (DEV const float *)b.p[2];
+        router_rows_and_chains(at, a, b, from, turn ? a->x_stride : 0u, u, weights, piece, again, n_rows,
+                               turn ? GPU_SEG : 32u, shm, w);
+    }
     if (a->write_act && u->panel == 0u)
         router_write_act(at, a, b, u, n_rows, shm);
 }
