@@ -526,6 +526,14 @@ KFN void few_share_of(struct at at, u32 n_tiles, THR struct few_share *w)
     w->last = least_u32(w->k + each, n_tiles);
 }
 
+KFN void few_product_tiles(struct at at, const u32 cols, const u32 rows, THR const struct product_mat *m,
+                           THR const struct few_shape *s, THR const struct few_weights *f, SHM const u32 *shm, u32 seg,
+                           THR float *v)
+{
+    u32 stride = STAGE_STRIDE(s->n_pad);
+    FOR_FEW_TYPE(m->type, few_tiles(at, type, cols, rows, f, shm, GPU_FEW_STAGE, seg, s->region, stride, v))
+}
+
 /* At most `rows` rows. A group takes a contiguous share of panels, in rounds of as many as its SIMD groups can have in registers at once. */
 KFN void few_product(struct at at, const u32 rows, CON const struct product_args *a, struct bufs b, SHM u32 *shm)
 {
@@ -547,8 +555,12 @@ KFN void few_product(struct at at, const u32 rows, CON const struct product_args
         struct few_share w;
         struct few_out o;
         few_mat_of(a, b, p, &m, &end);
-        u32 panels = least_u32(s.most, least_u32(to, end) - p), of_cols = FEW_COLS(m.type, cols), own = few_own(at, of_cols), bytes = GPU_TILE_BYTES(m.type);
+        u32 panels = least_u32(s.most, least_u32(to, end) - p), of_cols = FEW_COLS(m.type, cols);
+        u32 bytes = GPU_TILE_BYTES(m.type);
         few_share_of(at, panels * s.n_seg, &w);
+        if (of_cols == 2u && panels * s.n_seg <= 2u * GPU_SIMDS) /* two tiles each: half of the work of four */
+            of_cols = 4u;
+        u32 own = few_own(at, of_cols);
         NO_UNROLL
         do {
             struct few_weights f;
@@ -568,7 +580,10 @@ KFN void few_product(struct at at, const u32 rows, CON const struct product_args
                 u32 more = p + panels < end ? bytes : 0u;
                 few_ahead(m.w + (u64)((m.panel + panels) * s.n_seg) * bytes, least_u32(s.most, to - p - panels) * s.n_seg * more, at.id, GPU_THREADS);
             }
-            FOR_FEW_TYPE(m.type, few_tiles(at, type, cols, rows, &f, shm, GPU_FEW_STAGE, seg, s.region, STAGE_STRIDE(s.n_pad), v))
+            if (cols == 2u && of_cols == 4u)
+                few_product_tiles(at, 4, rows, &m, &s, &f, shm, seg, v);
+            else
+                few_product_tiles(at, cols, rows, &m, &s, &f, shm, seg, v);
             few_sums_put(at, of_cols, rows, n, v, s.sums + turn * GPU_FEW_SUMS(rows, s.n_seg), w.k);
             w.k += few_beside(of_cols);
         } while (w.k < w.last);
