@@ -33,7 +33,7 @@ static int close_plan(void **state)
 
 static struct budget budget(u64 available, u32 n_slots)
 {
-    return (struct budget){.plan = &plan, .n_slots = n_slots, .max_rows = 68, .available = available};
+    return (struct budget){.plan = &plan, .n_slots = n_slots, .chunk = 64, .available = available};
 }
 
 static void plenty_gives_the_models_own_context(void **state)
@@ -76,6 +76,27 @@ static void what_does_not_fit_is_answered_with_what_does(void **state)
     struct budget b = budget(100ull << 20, 1);
     assert_int_equal(budget_ctx(&b, 0, &err), 0);
     assert_non_null(strstr(err.text, "0.1 GB are available"));
+}
+
+/* One slot takes less than many in what each takes besides its context, too: what one has room for is offered, and no less. */
+static void one_slot_is_offered_where_many_take_all(void **state)
+{
+    (void)state;
+    bool seen = false;
+    for (u64 mib = 500; mib < 1500; mib += 20) {
+        struct err err;
+        u32 slots = 0, ctx = 0;
+        struct budget many = budget(mib << 20, 1000), one = budget(mib << 20, 1);
+        u32 fits = budget_ctx(&one, 0, &err);
+        if (budget_ctx(&many, 0, &err) || !fits)
+            continue;
+        assert_non_null(strstr(err.text, "try"));
+        assert_int_equal(sscanf(strstr(err.text, "try"), "try --slots %u --ctx %u", &slots, &ctx), 2);
+        assert_int_equal(slots, 1);
+        assert_int_equal(ctx, fits);
+        seen = true;
+    }
+    assert_true(seen);
 }
 
 /* Also between two of the contexts that we choose by; one position more than fits does not. */
@@ -250,7 +271,6 @@ static void an_engine_says_what_it_costs(void **state)
         struct budget b = budget(c.total + (512ull << 20), 3); /* the reserve comes on top */
         struct err why;
         b.kv = q8 ? KV_Q8_0 : KV_F16;
-        b.max_rows = 3 + 64;
         b.available += b.available / 8; /* panels and rows are reckoned generously */
         assert_int_equal(budget_ctx(&b, 512, &why), 512);
         b.available = c.total;
@@ -265,6 +285,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plenty_gives_the_models_own_context),
         cmocka_unit_test(what_does_not_fit_is_answered_with_what_does),
+        cmocka_unit_test(one_slot_is_offered_where_many_take_all),
         cmocka_unit_test(a_context_that_fits_is_not_refused),
         cmocka_unit_test(what_is_missing_can_be_read),
         cmocka_unit_test(q8_keys_take_about_half),

@@ -213,7 +213,7 @@ static int read_options(struct ps_engine *e, const struct ps_engine_options *o, 
         return err_set(err, "--kv: expected f16 or q8_0");
     strcpy(e->kv_name, q8 ? "q8_0" : "f16");
     struct budget budget = {.plan = &e->plan, .kv = q8 ? KV_Q8_0 : KV_F16, .n_slots = e->n_slots,
-                            .max_rows = e->n_slots + e->chunk, .available = e->opened_bytes, .own = own, .device = o->device};
+                            .chunk = e->chunk, .available = e->opened_bytes, .own = own, .device = o->device};
     e->n_ctx = budget_ctx(&budget, o->n_ctx, err);
     if (!e->n_ctx)
         return -1;
@@ -224,7 +224,7 @@ static int read_options(struct ps_engine *e, const struct ps_engine_options *o, 
         .n_slots = e->n_slots,
         .n_ctx = e->n_ctx,
         .kv = budget.kv,
-        .max_rows = budget.max_rows,
+        .max_rows = e->n_slots + e->chunk,
         .max_logits = e->n_slots,
         .no_setup_cache = o->no_setup_cache,
         .experts_per_row = o->experts_per_row,

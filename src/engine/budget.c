@@ -27,7 +27,7 @@ static u64 weight_bytes(const struct budget *b, const struct plan_weight *w)
 }
 
 /* What does not grow with the context. A row's quantised copies are about a third of its floats; on a GPU it is taken twice. */
-static u64 fixed_bytes(const struct budget *b)
+static u64 fixed_bytes(const struct budget *b, u32 n_slots)
 {
     u64 sum = RESERVE_BYTES, row = 0;
     for (u32 i = 0; i < b->plan->n_weights; i++)
@@ -35,17 +35,17 @@ static u64 fixed_bytes(const struct budget *b)
     for (u32 i = 0; i < BUF_COUNT; i++)
         if (i != BUF_LOGITS)
             row += (u64)b->plan->bufs[i].width * b->plan->bufs[i].ranks * 6;
-    return sum + (b->own ? 2 : 1) * row * b->max_rows + (u64)b->n_slots * b->plan->hp.n_vocab * sizeof(float);
+    return sum + (b->own ? 2 : 1) * row * (n_slots + b->chunk) + (u64)n_slots * b->plan->hp.n_vocab * sizeof(float);
 }
 
 static u64 needed(const struct budget *b, u32 n_slots, u32 n_ctx)
 {
-    return fixed_bytes(b) + n_ctx * position_bytes(b, n_slots);
+    return fixed_bytes(b, n_slots) + n_ctx * position_bytes(b, n_slots);
 }
 
 static u32 fitting_ctx(const struct budget *b, u32 n_slots)
 {
-    u64 fixed = fixed_bytes(b), left = b->available > fixed ? b->available - fixed : 0;
+    u64 fixed = fixed_bytes(b, n_slots), left = b->available > fixed ? b->available - fixed : 0;
     u64 fits = b->available == 0 ? b->plan->hp.n_ctx : left / position_bytes(b, n_slots);
     return fits >= b->plan->hp.n_ctx ? b->plan->hp.n_ctx : (u32)fits / CTX_STEP * CTX_STEP;
 }

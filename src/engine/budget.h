@@ -9,7 +9,7 @@
 struct budget {
     const struct plan *plan;
     enum kv_type kv;
-    u32 n_slots, max_rows;
+    u32 n_slots, chunk; /* chunk: prompt rows in a step, beside a row of each slot */
     u64 available; /* bytes, 0: not known */
     bool own;      /* they are the device's own */
     const char *device; /* which may know how to have more; NULL: the host */
