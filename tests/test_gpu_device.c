@@ -2,6 +2,7 @@
  * them. What goes wrong in a backend breaks the device and says so. */
 #include "check.h"
 
+#include "device/account.h"
 #include "device/dev_gpu.h"
 #include "device/gpu_host.h"
 
@@ -440,6 +441,22 @@ static void launches_beyond_the_gpu_are_refused(void **state)
     assert_non_null(strstr(err.text, "--ctx 33554432: one head's keys take 4.3 GB"));
 }
 
+/* Dense layers and a shared expert of another width have their rows in one buffer: what is behind a row is not the operation's. */
+static void what_an_operation_wrote_is_hashed(void **state)
+{
+    (void)state;
+    struct plan_weight w[] = {{.n_out = 8, .n_in = 64}, {.n_out = 500, .n_in = 64}};
+    struct plan_op ops[] = {{.kind = OP_EMBED, .out = BUF_X, .n_mats = 1, .mats = {{.weight = 1, .out = BUF_X}}},
+                            {.kind = OP_MAT, .in = BUF_H, .out = BUF_GATE, .n_mats = 1, .mats = {{.weight = 0, .out = BUF_GATE}}},
+                            {.kind = OP_SWIGLU, .in = BUF_GATE, .out = BUF_GATE}};
+    struct plan p = {.weights = w, .n_weights = 2, .ops = ops, .n_ops = 3};
+    p.bufs[BUF_X].width = 64;
+    p.bufs[BUF_GATE].width = 96;
+    assert_int_equal(account_width(&p, &ops[0], BUF_X), 64);
+    assert_int_equal(account_width(&p, &ops[1], BUF_GATE), 8);
+    assert_int_equal(account_width(&p, &ops[2], BUF_GATE), 8);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -451,6 +468,7 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_part_without_a_buffer_is_refused),
         cmocka_unit_test(launches_beyond_the_gpu_are_refused),
+        cmocka_unit_test(what_an_operation_wrote_is_hashed),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -31,6 +31,15 @@ static u64 hash_row(const float *x, u32 n)
     return h;
 }
 
+u32 account_width(const struct plan *p, const struct plan_op *op, enum plan_buf b)
+{
+    const struct plan_op *from = op->kind == OP_SWIGLU ? op - 1 : op; /* in place: what the products before it wrote */
+    for (u32 m = 0; from->kind == OP_MAT && m < from->n_mats; m++)
+        if (from->mats[m].out == b)
+            return p->weights[from->mats[m].weight].n_out;
+    return p->bufs[b].width;
+}
+
 u64 account_hash(u64 h, const float *x, u32 ranks, u32 stride, u32 width)
 {
     for (u32 k = 0; k < ranks; k++)

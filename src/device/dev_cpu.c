@@ -186,21 +186,21 @@ static u64 count_bytes(const struct cpu *c, const struct plan_op *op)
     return account_bytes(&c->dev, op, cpu_op_rows(c, op), positions, c->n_groups);
 }
 
-static u64 hash_buffer(const struct cpu *c, u64 h, enum plan_buf b, u32 row)
+static u64 hash_buffer(const struct cpu *c, const struct plan_op *op, u64 h, enum plan_buf b, u32 row)
 {
     const struct cpu_buf *buf = &c->bufs[b];
-    return account_hash(h, buf->y[row * buf->ranks], buf->ranks, buf->stride, c->dev.plan->bufs[b].width);
+    return account_hash(h, buf->y[row * buf->ranks], buf->ranks, buf->stride, account_width(c->dev.plan, op, b));
 }
 
 /* Everything the operation wrote: each product's output, and what joins the residual stream. */
 static void trace(struct cpu *c, const struct plan_op *op)
 {
     for (u32 r = 0; r < cpu_op_rows(c, op); r++) {
-        u64 h = hash_buffer(c, 0, op->add ? BUF_X : op->out, r);
+        u64 h = hash_buffer(c, op, 0, op->add ? BUF_X : op->out, r);
         for (u32 m = 0; op->kind == OP_MAT && m < op->n_mats; m++)
-            h = hash_buffer(c, h, op->mats[m].out, r);
+            h = hash_buffer(c, op, h, op->mats[m].out, r);
         if (op->kind == OP_ROPE_STORE)
-            h = hash_buffer(c, h, BUF_K, r);
+            h = hash_buffer(c, op, h, BUF_K, r);
         c->dev.trace(c->dev.trace_arg, op, cpu_row(c, op, r), h);
     }
 }

@@ -51,7 +51,7 @@ static int hash_op(struct gpu *g, const struct plan_op *op, u32 rows, u64 *hashe
         if (fetch(g, &b, rows, err))
             return -1;
         for (u32 r = 0; r < rows; r++)
-            hashes[r] = account_hash(hashes[r], g->traced + (u64)r * b.ranks * b.stride, b.ranks, b.stride, g->dev.plan->bufs[wrote[i]].width);
+            hashes[r] = account_hash(hashes[r], g->traced + (u64)r * b.ranks * b.stride, b.ranks, b.stride, account_width(g->dev.plan, op, wrote[i]));
     }
     return 0;
 }
