@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define PLUGIN "libplainsong-cuda.so"
@@ -51,9 +52,26 @@ static const struct gpu_backend *refuse(struct err *err, const char *path, const
     return NULL;
 }
 
+/* Opening a pipe would wait for its writer. The whole path: a name without a slash is looked for elsewhere. */
+static bool is_file(const char *path, char whole[PATH_MAX])
+{
+    struct stat st;
+    return realpath(path, whole) && stat(whole, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+/* The loader's words, which begin with the path as a rule. */
+static const char *loader_error(const char *path)
+{
+    const char *why = dlerror();
+    size_t n = strlen(path);
+    if (!why)
+        return "cannot be opened";
+    return !strncmp(why, path, n) && !strncmp(why + n, ": ", 2) ? why + n + 2 : why;
+}
+
 const struct gpu_backend *gpu_backend_cuda(struct err *err)
 {
-    char dir[PATH_MAX] = "", found[PATH_MAX];
+    char dir[PATH_MAX] = "", found[PATH_MAX], whole[PATH_MAX];
     const char *path = getenv("PLAINSONG_CUDA");
     if (path && *path) {
         if (access(path, F_OK))
@@ -66,11 +84,11 @@ const struct gpu_backend *gpu_backend_cuda(struct err *err)
                 PLUGIN, err_quote(quoted, sizeof quoted, dir, strlen(dir)));
         return NULL;
     }
-    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!lib) {
-        const char *why = dlerror();
-        return refuse(err, path, why ? why : "cannot be opened");
-    }
+    if (!is_file(path, whole))
+        return refuse(err, path, "is not a file");
+    void *lib = dlopen(whole, RTLD_NOW | RTLD_LOCAL);
+    if (!lib)
+        return refuse(err, path, loader_error(whole));
     const u32 *abi = dlsym(lib, "plainsong_cuda_abi");
     const struct gpu_backend *(*backend)(void) = NULL;
     *(void **)&backend = dlsym(lib, "plainsong_cuda_backend"); /* POSIX's own way around C's two kinds of pointers */
@@ -78,5 +96,6 @@ const struct gpu_backend *gpu_backend_cuda(struct err *err)
         return refuse(err, path, "not plainsong's");
     if (*abi != ABI)
         return refuse(err, path, "of another version than this program; `make cuda` builds this one's");
-    return backend();
+    const struct gpu_backend *b = backend();
+    return b ? b : refuse(err, path, "gives no backend");
 }
