@@ -109,6 +109,7 @@ if [ -f "$tmp/fake.so" ]; then
     holds "memory for a shorter context: it is named, and fits" fits_as_named 750000000 --slots 16 --ctx 4096
     holds "memory for fewer slots: it is named, and fits" fits_as_named 700000000 --slots 1000
     unset FAKE_FREE
+    python3 tests/serve/device.py "$build/plainsong" "$tmp/fake.so" || failed=1
 fi
 unset PLAINSONG_CUDA
 

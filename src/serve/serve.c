@@ -18,7 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TEXT_MAX = 1 << 20 };
+enum {
+    TEXT_MAX = 1 << 20,
+    LAST_STEP_S = 5 /* once no request is left: a step takes milliseconds on a GPU, a second or two on a slow CPU */
+};
 
 static char *read_text(const char *path, struct err *err)
 {
@@ -172,7 +175,7 @@ static void flush(struct server *s)
 }
 
 /* In the order that leaves no thread a dangling pointer: no more bodies taken, no jobs, no connections. */
-static void close_server(struct server *s)
+static void close_clients(struct server *s)
 {
     if (s->intake)
         intake_stop(s->intake);
@@ -180,6 +183,25 @@ static void close_server(struct server *s)
     flush(s);
     http_close(s->http);
     intake_close(s->intake);
+}
+
+/* Whether the step in work, which no one waits for any more, ends within LAST_STEP_S: on a device that hangs it never does. */
+static bool step_ends(const struct server *s)
+{
+    struct ps_stats stats = {0};
+    for (double until = time_now() + LAST_STEP_S; s->engine && time_now() < until; nanosleep(&(struct timespec){.tv_nsec = 5 * 1000 * 1000}, NULL)) {
+        ps_engine_stats(s->engine, &stats);
+        if (stats.turn_s == 0)
+            return true;
+    }
+    if (s->engine)
+        log_event(s->log, "stopped", "a step has lasted %.0f s: the device is left as it is", stats.turn_s);
+    return !s->engine;
+}
+
+/* What close_clients leaves. */
+static void close_server(struct server *s)
+{
     ps_engine_close(s->engine);
     grammars_close(s->grammars);
     vocab_close(s->vocab);
@@ -312,6 +334,7 @@ int serve_run(const struct serve_opts *o, struct err *err)
     name_model(s);
     if (log_open(&s->log, s->o.log_json, err) || metrics_open(&s->metrics, err) || keys_open(&s->keys, s->o.api_key_file, err) ||
         listen_now(s, err)) {
+        close_clients(s);
         close_server(s);
         signals_close(l->signals);
         free(l);
@@ -332,8 +355,12 @@ int serve_run(const struct serve_opts *o, struct err *err)
         if (rc == 0)
             drain(s, l->signals);
     }
+    u32 n = http_connections(s->http);
+    close_clients(s);
+    if (!step_ends(s))
+        return 1; /* its thread uses all that would be closed */
     if (rc == 0)
-        log_event(s->log, "stopped", "%u connections end", http_connections(s->http));
+        log_event(s->log, "stopped", "%u connections end", n);
     close_server(s);
     signals_close(l->signals);
     free(l);

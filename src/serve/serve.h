@@ -32,8 +32,8 @@ struct serve_opts {                 /* zero: the default in brackets */
 };
 
 /* Blocks until SIGTERM or SIGINT (twice: at once). Signals are taken on the calling thread: call it from main with no other
- * thread started. Returns 0 after an orderly end, 1 when asked to end while the model is loaded: a thread goes on with that, so the caller ends
- * the process at once; -1 with err when the server could not start or the model not be loaded. */
+ * thread started. Returns 0 after an orderly end, 1 when asked to end while the model is loaded or a step does not end: a thread goes on
+ * with that, so the caller ends the process at once; -1 with err when the server could not start or the model not be loaded. */
 int serve_run(const struct serve_opts *o, struct err *err);
 
 #endif
