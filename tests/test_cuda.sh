@@ -52,6 +52,8 @@ mkdir -p "$tmp/p/bin" "$tmp/p/lib"
 cp "$build/plainsong" "$tmp/p/bin/"
 unset PLAINSONG_CUDA
 holds "not built: one line says so, and what builds it" refused "make cuda" run_cuda "$tmp/p/bin/plainsong"
+holds "not built: verify says no more than that" refused "make cuda" \
+    "$tmp/p/bin/plainsong" verify -m models/plainsong-tiny-q4_0.gguf --golden --device cuda
 PLAINSONG_CUDA=$tmp/none.so
 export PLAINSONG_CUDA
 holds "PLAINSONG_CUDA names no file" refused "no such file" run_cuda "$tmp/p/bin/plainsong"

@@ -48,7 +48,7 @@ struct verify {
     bool quick, slow;      /* slow: an emulated device, which is quick always */
     bool by_rows;          /* how logits were compared */
     struct verify_tally total;
-    bool warned;
+    bool warned, headed; /* the heading has been said */
     bool told; /* the first difference has been told */
     u64 hash;  /* over all solo logits */
     double start, drawn;
@@ -163,6 +163,10 @@ static int open_engine(struct verify *v, const struct ps_engine_options *wish, s
     v->open_as = *wish;
     if (!v->engine)
         return err_set(err, "%s", why.text);
+    if (!v->headed) /* a device that is refused leaves its one line only */
+        say(v, "%-52s %7s %8s %6s %7s %7s\n", "setting", "streams", "tokens", "differ", "seconds",
+            "tok/s");
+    v->headed = true;
     tell_cost(v);
     return 0;
 }
@@ -571,8 +575,6 @@ static int read_bounds(struct verify *v, struct err *err)
 
 static int check_all(struct verify *v, struct err *err)
 {
-    say(v, "%-52s %7s %8s %6s %7s %7s\n", "setting", "streams", "tokens", "differ", "seconds",
-        "tok/s");
     if ((v->o->golden || v->o->report) && golden(v, err))
         return -1;
     if (v->o->golden)
