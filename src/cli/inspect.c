@@ -19,7 +19,7 @@ struct inspect {
 static const struct opt_usage usage = {
     "inspect",
     "plainsong inspect MODEL [--tensors] [--plan] [--launches ROWS]\n"
-    "                         [--device cuda|metal]",
+    "                         [--device cuda|metal|emu]",
     "Prints what is in a GGUF file: name, shape, types, tokenizer. A file that this program would "
     "refuse to run is refused here, "
     "with the same line.",
@@ -34,7 +34,7 @@ static const struct opt table[] = {
      "and the operations of a step with the bytes each reads"},
     {0, "launches", OPT_U32, AT(launches), 1, 65535, "ROWS",
      "and the kernels that a GPU runs for a step of so many rows, * where one waits for those before"},
-    {0, "device", OPT_CHOICE, AT(device), 0, 0, "cuda|metal",
+    {0, "device", OPT_CHOICE, AT(device), 0, 0, "cuda|metal|emu",
      "the GPU --launches is for; with --plan its launches and barriers a layer"},
 };
 

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_GROUPS = 6, SHM_BYTES = PS_METAL ? 32 << 10 : 227 << 10 /* as Apple's GPUs have, or Hopper */ };
-
 struct block {
     struct block *next;
     void *at;
@@ -58,7 +56,7 @@ static int emu_device_open(void **self, u32 index, const struct device_opts *opt
         emu_device_close(e);
         return err_set(err, "out of memory: the emulator of %u threads", opts->n_threads);
     }
-    *info = (struct gpu_info){.few_rows = opts->few_rows, .n_groups = MAX_GROUPS, .shm_bytes = SHM_BYTES};
+    *info = (struct gpu_info){.few_rows = opts->few_rows, .n_groups = EMU_GROUPS, .shm_bytes = EMU_SHM};
     snprintf(info->name, sizeof info->name, "emulated");
     *self = e;
     return 0;

@@ -7,6 +7,7 @@
 #include "device/gpu_backend.h"
 
 extern const struct gpu_backend gpu_backend_emu;
+enum { EMU_GROUPS = 6, EMU_SHM = PS_METAL ? 32 << 10 : 227 << 10 /* as Apple's GPUs have, or Hopper */ };
 extern const struct gpu_backend gpu_backend_metal; /* of PS_METAL builds */
 /* Opens libplainsong-cuda.so (beside the program or library, or where PLAINSONG_CUDA names it); NULL with err when it is not there. */
 const struct gpu_backend *gpu_backend_cuda(struct err *err);
@@ -21,7 +22,7 @@ int gpu_pack(u32 type, const u8 *src, u32 n_in, u32 n_out, u8 *dst, u32 p0, u32 
 int gpu_selftest(const struct gpu_backend *b, void *self, char *bad, size_t n, struct err *err);
 
 /* gpu_print.c, for people: the launches of a step of so many rows, each at the end of its stream, and which of them wait; how many there are a
- * layer, over rows. device: "cuda" (an H200) or "metal" (an M1 Ultra); none need be there. */
+ * layer, over rows. device: "cuda" (an H200), "metal" (an M1 Ultra) or "emu"; none need be there. */
 int gpu_print(const struct plan *p, const char *device, u32 rows, FILE *out, struct err *err);
 int gpu_print_totals(const struct plan *p, const char *device, FILE *out, struct err *err);
 

@@ -127,7 +127,8 @@ struct chip {
     u32 n_groups, shm_bytes;
 };
 
-static const struct chip CHIPS[] = {{"cuda", "an H200", 132, 227 << 10}, {"metal", "an M1 Ultra", 128, 32 << 10}};
+static const struct chip CHIPS[] = {
+    {"cuda", "an H200", 132, 227 << 10}, {"metal", "an M1 Ultra", 128, 32 << 10}, {"emu", "the emulator", EMU_GROUPS, EMU_SHM}};
 
 static int open_list(struct gpu *g, const struct plan *p, const char *device, u32 rows, struct err *err)
 {
@@ -157,6 +158,14 @@ static void close_list(struct gpu *g)
     free(g->list.op);
 }
 
+/* A build has kernels of one shape, whichever GPU is asked for. */
+static void print_shape(const char *device, FILE *out)
+{
+    if (strcmp(device, "emu") && PS_METAL != !strcmp(device, "metal"))
+        fprintf(out, "in the shape this build has, %s\n",
+                PS_METAL ? "Apple's" : "CUDA's; `make METAL=fake B=build/metal` builds Apple's");
+}
+
 static int lower_rows(struct gpu *g, u32 rows, struct err *err)
 {
     struct gpu_class c = {.rows = rows, .logits = rows, .items = {1}, .apart = rows <= GPU_APART};
@@ -179,6 +188,7 @@ int gpu_print(const struct plan *p, const char *device, u32 rows, FILE *out, str
                 t.all.launches, t.all.barriers, rows, rows == 1 ? "" : "s");
         fprintf(out, "%s launches, %s barriers in a layer\n", range(launches, t.least.launches, t.most.launches),
                 range(barriers, t.least.barriers, t.most.barriers));
+        print_shape(device, out);
     }
     close_list(&g);
     return rc;
@@ -201,8 +211,7 @@ int gpu_print_totals(const struct plan *p, const char *device, FILE *out, struct
         fprintf(out, "%-21u %9s %8s %9u %8u %14u\n", ROWS[i], range(launches, t.least.launches, t.most.launches),
                 range(barriers, t.least.barriers, t.most.barriers), t.outside.launches, t.outside.barriers, t.all.launches);
     }
-    if (PS_METAL != !strcmp(device, "metal"))
-        fprintf(out, "in the shape this build has, %s\n", PS_METAL ? "Apple's" : "CUDA's; `make METAL=fake` builds Apple's");
+    print_shape(device, out);
     close_list(&g);
     return rc;
 }

@@ -279,6 +279,14 @@ wide=$(awk 'length > 80' "$tmp/out")
 if [ -z "$wide" ]; then ok "inspect fits 80 columns"; else not_ok "inspect fits 80 columns" "$wide"; fi
 [ "$(grep -c weight "$tmp/out")" -ge 74 ] && ok "inspect lists all tensors" || not_ok "inspect lists all tensors" "$(wc -l <"$tmp/out")"
 gives 0 "inspect --plan" "experts in" inspect --plan "$model"
+# No GPU need be there. A build's kernels have the shape of one of these: of the other it is said.
+for device in cuda metal emu; do
+    gives 0 "inspect --plan --device $device" "a step of so many" inspect "$model" --plan --device $device
+    gives 0 "inspect --launches 1 --device $device" " launches, " inspect "$model" --launches 1 --device $device
+    grep -c "in the shape this build has" "$tmp/out" >"$tmp/shape-$device"
+done
+holds "inspect says whose shape it shows" \
+    [ "$(cat "$tmp/shape-cuda" "$tmp/shape-metal" | sort | tr -d '\n') $(cat "$tmp/shape-emu")" = "01 0" ]
 says 1 "inspect a cut file" "cut.gguf" inspect "$tmp/cut.gguf"
 says 1 "inspect a text" "$here/run.sh" inspect "$here/run.sh"
 says 1 "inspect nothing" "none.gguf" inspect "$tmp/none.gguf"
