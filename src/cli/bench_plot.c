@@ -190,7 +190,8 @@ static void put_title(const struct plot *p)
     }
     put_text(p->out, p->r->stats.isa);
     if (p->r->stats.n_threads)
-        fprintf(p->out, ", %u threads", p->r->stats.n_threads);
+        fprintf(p->out, ", %u thread%s", p->r->stats.n_threads,
+                p->r->stats.n_threads == 1 ? "" : "s");
     if (p->r->machine->peak_gb_s > 0)
         fprintf(p->out, ", %.1f GB/s", p->r->machine->peak_gb_s);
     fprintf(p->out, "; commit %s</text>\n", p->r->commit);

@@ -41,7 +41,8 @@ const char *cost_device(char *text, size_t room, const struct ps_stats *s)
 {
     int n = snprintf(text, room, "%s %s", s->device, s->isa);
     if (s->n_threads && n > 0 && (size_t)n < room)
-        snprintf(text + n, room - (size_t)n, ", %u threads", s->n_threads);
+        snprintf(text + n, room - (size_t)n, ", %u thread%s", s->n_threads,
+                 s->n_threads == 1 ? "" : "s");
     return text;
 }
 

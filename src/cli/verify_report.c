@@ -56,7 +56,7 @@ void verify_report_print(const struct verify_report *r, FILE *f)
         fprintf(f, "%s%s", i ? " " : "", isas[i]);
     fprintf(f, "\ndevice    %s, %s", r->device, r->isa);
     if (r->n_threads)
-        fprintf(f, ", %u threads", r->n_threads);
+        fprintf(f, ", %u thread%s", r->n_threads, r->n_threads == 1 ? "" : "s");
     if (r->self_test)
         fprintf(f, "\nself-test %s", r->self_test);
     fprintf(f, "\nmemory    %.1f GB available\n", (double)sysmem_available() / 1e9);

@@ -137,7 +137,7 @@ static int load(struct server *s, struct err *err)
         return -1;
     char threads[24] = "";
     if (stats.n_threads)
-        snprintf(threads, sizeof threads, ", %u threads", stats.n_threads);
+        snprintf(threads, sizeof threads, ", %u thread%s", stats.n_threads, stats.n_threads == 1 ? "" : "s");
     log_event(s->log, "ready", "model %s, device %s (%s), %u slots of %u positions, %s keys%s; weights %.2f GB, "
               "keys and values %.2f GB, loaded in %.1f s", s->name, stats.device, stats.isa, s->n_slots, s->n_ctx, stats.kv, threads,
               (double)stats.weight_bytes * 1e-9, (double)stats.kv_bytes * 1e-9, stats.load_s);
