@@ -118,6 +118,7 @@ static inline u64 gpu_out_bytes(const struct gpu *g)
 void gpu_fill_inputs(struct gpu *g);
 struct gpu_offsets gpu_offsets(const struct gpu *g, const struct gpu_class *c);
 u32 gpu_inputs_words(const struct gpu *g); /* the most a step has */
+u32 gpu_attend_groups(const struct gpu *g, const struct gpu_class *c, u32 table); /* of k_attend's launches */
 
 /* gpu_lower.c: the launches of a class, in order, into g->list. -1 with err when the model has a form that no kernel takes. */
 int gpu_lower(struct gpu *g, const struct gpu_class *c, struct err *err);

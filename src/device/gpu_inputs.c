@@ -5,7 +5,10 @@
 
 #include <string.h>
 
-enum { TILE_LEAST = 4 /* rows that are worth a tile */ };
+enum {
+    TILE_LEAST = 4,   /* rows that are worth a tile */
+    ATTEND_ALONE = 8 /* rows, at most, whose attention has one group an SM */
+};
 
 /* The rows classes: where another kernel or tile height is taken (gpu_lower.c), and one for all that is longer. */
 static const u32 CLASSES[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
@@ -92,13 +95,23 @@ static struct cut cut_rows(struct gpu *g, u32 table, u32 n)
     return c;
 }
 
+/* Few rows of one chunk: a group an SM, beside which the next launch's groups begin; items are then cut so that they
+ * suffice. More: two, whose waits overlap. */
+u32 gpu_attend_groups(const struct gpu *g, const struct gpu_class *c, u32 table)
+{
+    u32 rows = table ? c->logits : c->rows;
+    return PS_METAL || c->join[table] || rows > ATTEND_ALONE ? g->info.n_groups
+                                                             : (g->info.n_groups + 1) / 2;
+}
+
 /* Query heads in an item: the more share one reading of the keys the better, while there are items for more than half of the groups. With one head k_attend
  * shares out an item's dimensions where items are few. */
-static u32 item_heads(const struct gpu *g, u32 n_items)
+static u32 item_heads(const struct gpu *g, u32 table, u32 n_items)
 {
+    u32 groups = gpu_attend_groups(g, &g->class, table);
     const struct hparams *hp = &g->dev.plan->hp;
     u32 heads = gpu_item_heads(hp->n_heads / hp->n_kv, hp->d_head, g->dev.opts.kv == KV_Q8_0);
-    while (heads > 1 && (u64)n_items * (hp->n_heads / heads) * 2 <= (u64)g->info.n_groups)
+    while (heads > 1 && (u64)n_items * (hp->n_heads / heads) * 2 <= groups)
         heads /= 2;
     return heads;
 }
@@ -126,7 +139,7 @@ static void put_table(struct gpu *g, const struct gpu_offsets *at, u32 table, u3
     w[IN_ROWS + table] = n;
     w[IN_ITEMS + table] = c->n_items;
     w[IN_TILES + table] = c->n_tiles;
-    w[IN_HEADS + table] = item_heads(g, c->n_items);
+    w[IN_HEADS + table] = item_heads(g, table, c->n_items);
     for (u32 i = 0; i < n; i++) {
         const struct row *r = row_of(g, table, i);
         u32 words[4] = {table ? g->logit_rows[i] : r->token, r->slot, r->pos, ~0u};
@@ -143,7 +156,7 @@ static void put_table(struct gpu *g, const struct gpu_offsets *at, u32 table, u3
  * since every item rotates its queries anew. */
 static bool apart(const struct gpu *g, const struct cut *c)
 {
-    u64 units = (u64)c->n_items * (g->dev.plan->hp.n_heads / item_heads(g, c->n_items));
+    u64 units = (u64)c->n_items * (g->dev.plan->hp.n_heads / item_heads(g, 0, c->n_items));
     if (g->n_rows > GPU_APART || units > 2 * (u64)g->info.n_groups)
         return false;
     for (u32 i = 0; i < g->n_rows; i++)

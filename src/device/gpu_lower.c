@@ -506,6 +506,8 @@ static void attend_launch(struct lower *l, enum gpu_kernel kernel)
     if (a.write_act)
         k->bufs[5] = att.act;
     k->args.attend_ = a;
+    if (kernel == GK_attend)
+        k->n_groups = gpu_attend_groups(l->g, l->c, t);
     if (kernel == GK_prompt) /* groups without a tile cost time too */
         k->n_groups = lower_at_most(l, (u64)(l->rows + GPU_TILE_ROWS - 1) / GPU_TILE_ROWS * hp->n_kv *
                                            ((hp->n_heads / hp->n_kv + GPU_PROMPT_HEADS - 1) / GPU_PROMPT_HEADS));

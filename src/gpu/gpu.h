@@ -499,6 +499,11 @@ KFN u32 tile_word(struct at at) { return at.lane & 3u; }
 KFN u32 tile_col_of_four(struct at at) { return at.lane >> 3; }
 #endif
 
+#if !defined(__METAL_VERSION__)
+/* Where a kernel finds what it had copied from `there` to `here`, by the rule of WGT. */
+KFN WGT const u8 *wgt_at(SHM const u8 *here, DEV const u8 *there) { return PS_METAL ? there : here; }
+#endif
+
 /* A kernel's buffers, in the order that args.h gives. */
 struct bufs {
     DEV void *p[GPU_BUFS];

@@ -144,6 +144,7 @@ KFN w2 load8(SHM const void *p) { return *(SHM const w2 *)p; }
 KFN void prefetch(DEV const void *p) { (void)p; }
 KFN void copy16(SHM u32 *to, DEV const u32 *from) { *(SHM w4 *)to = *(DEV const w4 *)from; }
 KFN void copies_done() {}
+KFN WGT const u8 *wgt_at(SHM const u8 *here, DEV const u8 *there) { return there; }
 
 KFN void ring_open(struct at at, SHM u32 *ring) {}
 KFN void ring_fetch(struct at at, SHM u32 *ring, u32 slot, u32 to, DEV const void *from, u32 bytes) { at.ring->tile = from; }

@@ -1,16 +1,23 @@
 /* Attention of single rows over their past (rule 7): a chunk of 256 positions of a few query heads that share a key/value head is one
  * group's work; k_join joins a row's chunks. What decides here is latency at few rows and the arena's bandwidth at many.
  *
- * Scores: lane = position. A thread holds `heads` x `panels` chains (1 x 1, 2 x 1, 4 x 1, 4 x 2 for 1, 2, 4, 8 heads in an item), so that a
- * key, once a float, serves up to four heads; SIMD group s has heads from s / m on and panels s % m, s % m + m, ... (m SIMD groups share
- * heads). Keys are fetched in two register files that take turns.
- * Weights: each thread its own scores, after one exchange of the panels' maxima.
- * Values: a stage of 16 KB (PS_METAL: 4 KB) at a time goes through registers to shared memory, f16 of fewer than eight heads turned on the way; all SIMD groups
- * (four of one head) then hold dims x heads chains a thread (1 x 1, 1 x 1, 1 x 2, 2 x 2), and walk
- * positions in order.
- * A launch runs most of its code once, and fetching instructions is a good part of its time: loops are short rather than flat.
+ * Before a launch's turn the chunk's keys are on their way to shared memory, as they lie in the arena, and a slice's
+ * first two stages of values. What the launch stores itself comes afterwards: a key to its place among the others, a
+ * value as a last step of each chain.
  *
- *   shared memory: [values: 2 stages] [q: floats, or words and scales] [w: (head, 260) floats]
+ * Scores: lane = position. A thread holds `heads` x `panels` chains (1 x 1, 2 x 1, 4 x 1, 4 x 2 for 1, 2, 4, 8 heads in
+ * an item), so that a key, once a float, serves up to four heads; SIMD group s has heads from s / m on and panels s % m,
+ * s % m + m, ... (m SIMD groups share heads).
+ * Weights: each thread its own scores, after one exchange of the panels' maxima.
+ * Values: a stage of 16 KB (PS_METAL: 4 KB) at a time, f16 of fewer than eight heads turned on the way through registers;
+ * all SIMD groups (four of one head) then hold dims x heads chains a thread (1 x 1, 1 x 1, 1 x 2, 2 x 2), and walk
+ * positions in order.
+ * A launch runs most of its code once, and fetching instructions is a good part of its time, some seven cycles for each
+ * where there are branches: loops are short rather than flat.
+ *
+ *   shared memory: [values: 2 stages] [keys; not PS_METAL] [f16: the row's own value]
+ *                  [f16: a head of each SIMD group, being stored]
+ *                  [q: floats, or words and scales] [w: (head, 260) floats]
  *                  [q8_0: w * dv: (head, 4 blocks, 260)] [maxima: (head, 8 panels)] [l, m: (head, 2)]
  *
  * Where there are too few items for all groups, an item's dimensions are shared out over 2 or 4 groups, each of which finds the scores
@@ -35,12 +42,7 @@ KFN void attend_weights(struct at at, THR const struct attend_item *it, THR cons
     BARRIER(at);
     UNROLL
     for (u32 h = 0; h < heads; h++) {
-        SHM const u32 *t = s->top + (at_s->head + h) * 8;
-        u32 top = t[0];
-        UNROLL
-        for (u32 p = 1; p < 8; p++)
-            top = t[p] > top ? t[p] : top;
-        float m = attend_unkey(top);
+        float m = attend_unkey(simd_max_u32(at, s->top[(at_s->head + h) * 8 + at.lane % 8]));
         if (at_s->first == 0 && at.lane == 0)
             s->ml[2 * (at_s->head + h)] = m;
         UNROLL
@@ -71,62 +73,102 @@ KFN u32 attend_heads(const u32 n) { return n < 4 ? 1 : 2; }
 KFN u32 attend_threads(const u32 n) { return n < 2 ? GPU_THREADS / 2 : GPU_THREADS; }
 KFN bool attend_turns(const u32 n, const u32 q8) { return n < 8 && !q8; }
 
-KFN void attend_fetch_stage(struct at at, THR w4 *x, CON const struct attend_args *a, DEV const u8 *v, THR const struct attend_slice *c, u32 p0,
-                            const u32 n, const u32 q8)
+/* A stage from position p0 on is asked for: into x, to be turned, or straight to its place. */
+KFN void attend_ask_stage(struct at at, THR w4 *x, CON const struct attend_args *a, DEV const u8 *v,
+                          THR const struct attend_slice *c, u32 p0, SHM u32 *stage, const u32 n,
+                          const u32 q8)
 {
     if (attend_turns(n, q8))
         attend_fetch_turned(at, x, a, v, c, p0);
     else
-        attend_fetch_v(at, x, a, v, c, p0, q8);
+        attend_copy_v(at, a, v, c, p0, stage, q8);
 }
 
-/* The row's own value, among those of the first stage: fetched before it was stored. at_j: its position in the chunk. */
-KFN void attend_fetch_own(struct at at, THR w4 *x, CON const struct attend_args *a, DEV const u8 *v, THR const struct attend_slice *c, u32 at_j,
-                          const u32 n, const u32 q8)
+/* It is there, for others behind a barrier. */
+KFN void attend_have_stage(struct at at, THR const w4 *x, THR const struct attend_slice *c,
+                           SHM u32 *stage, const u32 n, const u32 q8)
 {
     if (attend_turns(n, q8))
-        attend_own_turned(at, x, a, v, c, at_j);
+        attend_put_turned(at, x, c, stage);
     else
-        attend_own_v(at, x, a, v, c, at_j, q8);
+        copies_done();
 }
 
-/* o of a slice; x: its first stage, fetched. The next one's is fetched at its end, where there is one. Ends after a barrier. */
-KFN void attend_values(struct at at, CON const struct attend_args *a, THR const struct attend_item *it, THR struct attend_slice *c, u32 widest,
-                       THR w4 *x, THR float *o, THR const struct attend_shm *s, const u32 n, const u32 q8)
+/* The other one of two stages. */
+KFN SHM u32 *attend_stage(THR const struct attend_shm *s, THR const struct attend_slice *c, u32 p0)
 {
-    const u32 dims = attend_dims(n), heads = attend_heads(n), across = attend_threads(n) / (n / heads);
-    u32 d = at.id % across * dims, h = at.id / across * heads, first = c->first;
+    return s->stage + (p0 & c->pos ? ATT_STAGE / 4 : 0);
+}
+
+/* A slice's first two stages, behind a barrier. Others follow by x, or by its place, when there is room. */
+KFN void attend_begin(struct at at, THR w4 *x, CON const struct attend_args *a, DEV const u8 *v,
+                      THR const struct attend_slice *c, THR const struct attend_shm *s, const u32 n,
+                      const u32 q8)
+{
+    NO_UNROLL
+    for (u32 p0 = 0; p0 < 2u * c->pos && (p0 == 0 || p0 < c->past); p0 += c->pos) {
+        SHM u32 *stage = attend_stage(s, c, p0);
+        attend_ask_stage(at, x, a, v, c, p0, stage, n, q8);
+        if (attend_turns(n, q8))
+            attend_have_stage(at, x, c, stage, n, q8);
+    }
+}
+
+/* Values that are turned wait in registers for room: those of the third stage, where there is one. */
+KFN void attend_third(struct at at, THR w4 *x, CON const struct attend_args *a, DEV const u8 *v,
+                      THR const struct attend_slice *c, THR const struct attend_shm *s, const u32 n,
+                      const u32 q8)
+{
+    if (attend_turns(n, q8) && 2u * c->pos < c->past)
+        attend_ask_stage(at, x, a, v, c, 2u * c->pos, s->stage, n, q8);
+}
+
+/* o of a slice, whose first two stages are there behind a barrier; x: its third. own: a word of the row's own value,
+ * where it is not among those of the stages. Ends after a barrier. */
+KFN void attend_values(struct at at, CON const struct attend_args *a,
+                       THR const struct attend_item *it, THR struct attend_slice *c, THR w4 *x,
+                       THR float *o, u32 own, THR const struct attend_shm *s, const u32 n,
+                       const u32 q8)
+{
+    const u32 dims = attend_dims(n), heads = attend_heads(n),
+              across = attend_threads(n) / (n / heads), w_stride = q8 ? 4 * ATT_BANK : ATT_BANK;
+    const bool turns = attend_turns(n, q8);
+    u32 d = at.id % across * dims, h = at.id / across * heads, p0 = 0, p1;
+    bool adds = at.id < attend_threads(n) && d >> c->log2 == 0;
     SHM const float *w = s->wd + (q8 ? h * 4 + d / 32 : h) * ATT_BANK;
-    SHM u32 *stage = s->stage;
     UNROLL
     for (u32 i = 0; i < dims * heads; i++)
         o[i] = 0.0f;
     NO_UNROLL
-    for (u32 p0 = 0; p0 < it->n_pos; p0 += c->pos) {
-        u32 n_here = least_u32(it->n_pos - p0, c->pos), p1 = p0 + c->pos, more = p1 < it->n_pos;
-        stage = s->stage + (p0 & c->pos ? ATT_STAGE / 4 : 0);
-        if (attend_turns(n, q8))
-            attend_put_turned(at, x, c, stage);
-        else
-            attend_put_v(at, x, stage);
-        if (!more)
-            c->d0 += 1u << widest;
-        if (more || c->d0 < a->d_head)
-            attend_fetch_stage(at, x, a, it->v, c, more ? p1 : 0u, n, q8);
+    do {
+        u32 n_here = least_u32(c->past - p0, c->pos);
+        SHM u32 *stage = attend_stage(s, c, p0), *other = attend_stage(s, c, p0 + c->pos);
+        p1 = p0 + c->pos;
+        if (!turns)
+            copies_done();
         BARRIER(at);
-        if (first) {
+        if (p0 && p1 < c->past) {
+            if (turns)
+                attend_have_stage(at, x, c, other, n, q8);
+            if (!turns || p1 + c->pos < c->past)
+                attend_ask_stage(at, x, a, it->v, c, turns ? p1 + c->pos : p1, other, n, q8);
+        }
+        if (p0 == 0 && c->first) {
             for (u32 i = GPU_SIMDS - 1u - at.simd; i < n; i += GPU_SIMDS)
                 attend_sum(at, s, i);
         }
-        first = 0;
-        if (at.id >= attend_threads(n) || d >> c->log2 != 0)
-            continue;
-        if (attend_turns(n, q8))
+        if (adds && turns)
             attend_add_turned(o, stage, d, attend_log2_pos(c), w + p0, n_here, heads);
-        else
-            attend_add(o, (SHM const u8 *)stage + d * (q8 ? 1 : 2), (q8 ? 1u : 2u) << c->log2, w + p0, q8 ? 4 * ATT_BANK : ATT_BANK, n_here, dims, heads, q8);
+        else if (adds)
+            attend_add(o, (SHM const u8 *)stage + d * (q8 ? 1 : 2), (q8 ? 1u : 2u) << c->log2,
+                       w + p0, w_stride, n_here, dims, heads, q8);
+        p0 = p1;
+    } while (p0 < c->past);
+    if (adds && it->past < it->n_pos) {
+        UNROLL
+        for (u32 i = 0; i < dims * heads; i++)
+            o[i] = EX_FMA(w[i / dims * w_stride + it->past], attend_value(own, i % dims, q8), o[i]);
     }
-    c->first = 0;
     BARRIER(at);
 }
 
@@ -157,6 +199,7 @@ KFN void attend_put(struct at at, CON const struct attend_args *a, struct bufs b
     u32 d_simd = at.simd * 32u % across * dims; /* of the SIMD group's first lane */
     DEV float *part = (DEV float *)b.p[3] + ((u64)it->item * a->n_heads + it->head) * (a->d_head + 2);
     DEV float *att = (DEV float *)b.p[4] + (u64)it->row * a->att_stride + it->head * a->d_head;
+    bool whole = it->pos < GPU_CHUNK;                     /* the row has no other chunk */
     if (at.id >= attend_threads(n) || d0 + d_simd >= end) /* whole SIMD groups */
         return;
     NO_UNROLL
@@ -172,14 +215,14 @@ KFN void attend_put(struct at at, CON const struct attend_args *a, struct bufs b
             v[i] = 0.0f;
             if (at_d >= end)
                 continue;
-            if (it->whole)
+            if (whole)
                 att[(h0 + h) * a->d_head + at_d] = v[i] = ex_flush(div_rn(x, l));
             else
                 part[(h0 + h) * (a->d_head + 2) + at_d] = x;
         }
-        if (it->whole && a->write_act)
+        if (whole && a->write_act)
             attend_put_act(at, a, b, it->row, ((it->head + h0 + h) * a->d_head + d0 + d_simd) / 32u, (end - d0 - d_simd) / 32u, v, dims);
-        if (!it->whole && d0 == 0 && d == 0) {
+        if (!whole && d0 == 0 && d == 0) {
             part[(h0 + h) * (a->d_head + 2) + a->d_head] = s->ml[2 * (h0 + h)];
             part[(h0 + h) * (a->d_head + 2) + a->d_head + 1] = l;
         }
@@ -194,8 +237,9 @@ struct attend_first {
     w4 row;                 /* row 0 */
 };
 
-KFN void attend_find(CON const struct attend_args *a, struct bufs b, THR const struct attend_first *first, u32 item, u32 heads_at, const u32 n,
-                     const u32 q8, THR struct attend_item *it)
+KFN void attend_find(CON const struct attend_args *a, struct bufs b,
+                     THR const struct attend_first *first, u32 item, u32 heads_at, bool stores,
+                     const u32 n, const u32 q8, THR struct attend_item *it)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0];
     u32 word = item ? in[a->items_at + item] : first->word, rest, share = split_u32(a->n_heads, a->n_kv, &rest), chunk = word >> 16;
@@ -208,12 +252,54 @@ KFN void attend_find(CON const struct attend_args *a, struct bufs b, THR const s
     u32 kv = split_u32(it->head, share, &rest), seen = row.z + 1 - chunk * GPU_CHUNK;
     u64 at = (u64)chunk * (GPU_CHUNK / GPU_KV_PANEL) * GPU_KV_PANEL_BYTES(a->d_head, q8);
     it->n_pos = least_u32(seen, GPU_CHUNK);
-    it->whole = row.z < GPU_CHUNK;
-    it->slot = row.y;
+    it->past = it->n_pos - (stores && chunk == row.z / GPU_CHUNK);
     it->pos = row.z;
-    it->last = chunk == row.z / GPU_CHUNK;
     it->k = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, kv) + at;
     it->v = kv_head(b.p[2], row.y, a->slot_lo, a->slot_hi, a->head_bytes, a->n_kv + kv) + at;
+}
+
+/* An item's values, slice by slice; x and own_v are the first one's. once: there is no other, which
+ * the compiler should know. */
+KFN void attend_slices(struct at at, CON const struct attend_args *a, struct bufs b,
+                       THR const struct attend_item *it, THR struct attend_slice *c, u32 widest,
+                       THR w4 *x, u32 own_v, THR const struct attend_shm *s, const bool once,
+                       const u32 n, const u32 q8)
+{
+    float o[4];
+    NO_UNROLL
+    for (;;) {
+        if (q8) {
+            if (c->first && n > attend_score_heads(n)) /* else a thread's weights are its own */
+                BARRIER(at);
+            attend_scale_w(at, a, it->v, c, it->n_pos, s, n);
+        }
+        attend_values(at, a, it, c, x, o, own_v, s, n, q8);
+        attend_put(at, a, b, it, c, c->d0, o, s, n);
+        c->d0 += 1u << widest;
+        if (once || c->d0 >= a->d_head)
+            break;
+        c->first = 0;
+        attend_begin(at, x, a, it->v, c, s, n, q8);
+        attend_third(at, x, a, it->v, c, s, n, q8);
+    }
+}
+
+/* An item's queries, to shared memory; st: and what is to be stored first, in its turn. */
+KFN void attend_queries(struct at at, CON const struct attend_args *a,
+                        CON const struct store_args *st, struct bufs b,
+                        THR const struct attend_item *it, u32 kv, DEV const float *q, const u32 n,
+                        const u32 q8, THR const struct attend_shm *s)
+{
+    if (st) {
+        struct store_with with;
+        attend_store_read(at, st, b, it, at.simd, n, &with);
+        IN_TURN(at); /* above it nothing is read that a launch of this step writes */
+        attend_store(at, st, b, it, kv, q, n, q8, &with, s);
+    } else if (q8) {
+        attend_put_q8(at, a, q, n, s);
+    } else {
+        attend_put_q(at, a, q, n, s);
+    }
 }
 
 /* st: what is to be stored first, or NULL. */
@@ -226,61 +312,51 @@ KFN void attend_items(struct at at, CON const struct attend_args *a, CON const s
     u32 widest = !wide && a->d_head <= 64 ? 6 : 7;
     u32 parts = 2 * units > at.n_groups ? 0 : 4 * units > at.n_groups ? 1 : 2; /* log2 of the groups that share an item's dimensions */
     parts = wide ? 0 : parts > widest - 5 ? widest - 5 : parts;
-    u32 m = GPU_SIMDS / each, panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), d_pad = (a->d_head + 7u) & ~7u;
+    u32 m = GPU_SIMDS / each, panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), own_v = 0;
     struct attend_shm s;
-    struct attend_place place = {at.simd / m * heads, at.simd % m, m, 0, m * panel_bytes, 0};
+    struct attend_place place = {at.simd / m * heads, at.simd % m, m, 0, 0};
     attend_lay(shm, n, a->d_head, q8, &s);
     for (u32 u = at.group; u < units << parts; u += at.n_groups) {
         struct attend_item it;
-        struct attend_slice c = {(u & ((1u << parts) - 1)) << (widest - parts), widest - parts, 1, 0, 0};
-        w4 k[ATT_KEYS], x[ATT_FETCH];
-        float acc[8], o[4];
-        u32 n_words = q8 ? a->d_head / 16 : d_pad / 8;
+        struct attend_slice c = {(u & ((1u << parts) - 1)) << (widest - parts), widest - parts, 1,
+                                 0, 0};
         u32 piece, item = split_u32(u >> parts, pieces, &piece), n_panels;
-        attend_find(a, b, first, item, piece, n, q8, &it);
+        attend_find(a, b, first, item, piece, st != 0, n, q8, &it);
         n_panels = (it.n_pos + 31) / 32;
         c.pos = ATT_STAGE >> (c.log2 + (q8 ? 0 : 1));
-        c.n_pos = it.n_pos;
+        c.past = it.past;
         DEV const float *q = (DEV const float *)b.p[1] + (u64)it.row * a->q_stride + it.head * a->d_head;
-        place.n = n_panels > place.first ? (n_panels - place.first + m - 1) >> (n < 8 ? 3 : 2) : 0;
-        place.k = it.k + (place.n ? place.first * panel_bytes : 0u) + at.lane * 16;
+        place.step = place.first + m < n_panels ? m * panel_bytes : 0u;
+        place.k =
+            wgt_at(s.keys, it.k) + (place.first < n_panels ? place.first * panel_bytes : 0u);
         u32 share = split_u32(a->n_heads, a->n_kv, &rest), of_kv, kv = split_u32(it.head, share, &of_kv);
         u32 sharers = share / n << parts, mine = of_kv / n << parts | (u & ((1u << parts) - 1));
-        attend_fetch_k(k, &place, 0, n_words, attend_deep(n), each, q8);
-        attend_fetch_stage(at, x, a, it.v, &c, 0, n, q8);
-        attend_ahead(at, it.k, it.n_pos, panel_bytes, mine, sharers);
-        attend_ahead(at, it.v, it.n_pos, panel_bytes, mine, sharers);
-        if (st) {
-            struct store_with with;
-            u32 own = it.pos % GPU_CHUNK;
-            attend_store_read(at, st, b, &it, at.simd, n, &with);
-            IN_TURN(at); /* above it nothing is read that a launch of this step writes */
-            attend_store(at, st, b, &it, kv, q, n, q8, &with, &s);
-            BARRIER_DEV(at);
-            if (it.last && own / GPU_KV_PANEL % m == place.first)
-                attend_fetch_k(k, &place, 0, n_words, attend_deep(n), each, q8);
-            if (it.last && own < c.pos)
-                attend_fetch_own(at, x, a, it.v, &c, own, n, q8);
-        } else {
-            if (q8)
-                attend_put_q8(at, a, q, n, &s);
-            else
-                attend_put_q(at, a, q, n, &s);
-            BARRIER(at);
-        }
-        attend_scores(at, a, &place, k, acc, &s, n, q8);
-        attend_weights(at, &it, &place, acc, &s, n);
-        NO_UNROLL
-        while (c.d0 < a->d_head) {
-            u32 d0 = c.d0;
-            if (q8) {
-                if (c.first && n > attend_score_heads(n)) /* else a thread's weights are its own */
-                    BARRIER(at);
-                attend_scale_w(at, a, it.v, &c, &s, n);
+        w4 x[ATT_FETCH];
+        float acc[8];
+        attend_copy_k(at, it.k, 0, n_panels * panel_bytes,
+                      !q8 && it.past < it.n_pos ? it.past : ~0u, panel_bytes, &s);
+        if (2u * c.pos < it.past)
+            attend_ahead(at, it.v, it.n_pos, panel_bytes, mine, sharers);
+        attend_begin(at, x, a, it.v, &c, &s, n, q8);
+        attend_queries(at, a, st, b, &it, kv, q, n, q8, &s);
+        copies_done();
+        BARRIER_DEV(at);
+        if (it.past < it.n_pos) {
+            own_v = attend_own_value(a, it.v, it.past,
+                                     c.d0 + at.id % (attend_threads(n) / (n / attend_heads(n))) *
+                                                attend_dims(n),
+                                     &s, attend_dims(n), q8);
+            if (q8 && !PS_METAL) { /* what was stored is not yet among the keys */
+                u32 panel = it.past / GPU_KV_PANEL * panel_bytes;
+                attend_copy_k(at, it.k, panel, panel + panel_bytes, ~0u, panel_bytes, &s);
+                copies_done();
+                BARRIER(at);
             }
-            attend_values(at, a, &it, &c, widest, x, o, &s, n, q8);
-            attend_put(at, a, b, &it, &c, d0, o, &s, n);
         }
+        attend_scores(at, a, &place, acc, &s, n, q8);
+        attend_third(at, x, a, it.v, &c, &s, n, q8);
+        attend_weights(at, &it, &place, acc, &s, n);
+        attend_slices(at, a, b, &it, &c, widest, x, own_v, &s, st != 0, n, q8);
     }
 }
 

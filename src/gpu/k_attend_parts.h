@@ -1,23 +1,28 @@
 /* Of attention of single rows (k_attend.h) what needs no barrier: queries and their storing, scores, values of a stage. */
 
 enum {
-    ATT_BANK = 260,         /* floats from one row of weights to the next: four rows at one position lie in different banks */
-    ATT_STAGE = GPU_ATTEND_STAGE, /* bytes of values in a stage: of 16 positions at least, since a row has 256 bytes at most */
+    ATT_BANK =
+        260, /* floats from one row of weights to the next: four rows at one position lie in different banks */
+    ATT_STAGE =
+        GPU_ATTEND_STAGE, /* bytes of values in a stage: of 16 positions at least, since a row has 256 bytes at most */
     ATT_FETCH = ATT_STAGE / 16 / GPU_THREADS, /* 16-byte words of a stage that a thread fetches */
-    ATT_EACH = GPU_APART_DIMS / 32, /* dimensions of a head that a lane stores */
-    ATT_KEYS = 8            /* 16-byte words of keys in one of a thread's two register files */
+    ATT_EACH = GPU_APART_DIMS / 32            /* dimensions of a head that a lane stores */
 };
 
 struct attend_item {
     u32 row, head;          /* of the table; the first query head */
-    u32 item, n_pos;        /* n_pos: positions of the chunk that the row sees, 1..256 */
-    u32 whole;              /* the row has no other chunk */
-    u32 slot, pos, last;    /* the row's; last: its own position is in this chunk */
-    DEV const u8 *k, *v;    /* at the chunk */
+    u32 item, pos;          /* pos: the row's */
+    u32 n_pos, past;        /* positions of the chunk that the row sees, 1..256; those of them that lie in
+                             * the arena before this launch: one less where it stores the row's own */
+    DEV u8 *k, *v;          /* at the chunk */
 };
 
 struct attend_shm {
     SHM u32 *stage;         /* values */
+    SHM u8 *keys;           /* of the chunk, as in the arena; PS_METAL: there */
+    SHM u32 *own;           /* f16, of a row that this launch stores: d_pad halves of its value */
+    SHM float
+        *rows; /* a head of each SIMD group, GPU_APART_DIMS floats: q8_0 before there are weights */
     SHM u32 *q;             /* f16: (head, d_pad) floats; q8_0: (head, d_head / 4) words */
     SHM float *q_scale;     /* q8_0: (head, d_head / 32) */
     SHM float *w;           /* (head, ATT_BANK) */
@@ -30,12 +35,17 @@ KFN void attend_lay(SHM u32 *shm, u32 n, u32 d_head, u32 q8, THR struct attend_s
 {
     u32 d_pad = (d_head + 7u) & ~7u;
     s->stage = shm;
-    s->q = shm + 2 * ATT_STAGE / 4;
+    s->keys = (SHM u8 *)(shm + 2 * ATT_STAGE / 4);
+    s->own = shm + 2 * ATT_STAGE / 4 + GPU_ATTEND_KEYS(d_head, q8) / 4;
+    s->rows = (SHM float *)(s->own + d_pad);
+    s->q = s->own + (q8 ? 0u : d_pad + GPU_SIMDS * GPU_APART_DIMS);
     s->q_scale = (SHM float *)(s->q + n * d_head / 4);
     s->w = (SHM float *)(s->q + n * d_pad);
     s->wd = q8 ? s->w + n * ATT_BANK : s->w;
     s->top = (SHM u32 *)(s->w + n * ATT_BANK * (q8 ? 5 : 1));
     s->ml = (SHM float *)(s->top + n * 8);
+    if (q8)
+        s->rows = s->w;
 }
 
 /* ---- queries ---- */
@@ -104,22 +114,39 @@ KFN void attend_store_read(struct at at, CON const struct store_args *a, struct 
     store_read(at, plain ? none : norm, job > n ? none : cs, a->d_head, a->d_rope, with, ATT_EACH);
 }
 
-/* The same for heads of 128 dimensions, all rotated, pairs 64 apart: a lane has both of a pair, and nothing passes through shared memory. */
+/* A lane's four elements of the head of a job. */
+KFN void attend_head_128(struct at at, CON const struct store_args *a, struct bufs b,
+                         THR const struct attend_item *it, u32 kv, DEV const float *q, u32 job,
+                         const u32 n, THR float *v)
+{
+    DEV const float *x = job < n
+                             ? q + job * 128u
+                             : (job == n ? (DEV const float *)b.p[6] : (DEV const float *)b.p[7]) +
+                                   (u64)it->row * a->kv_stride + kv * 128u;
+    UNROLL
+    for (u32 k = 0; k < 4u; k++)
+        v[k] = x[at.lane + 32u * k];
+}
+
+/* The jobs of heads of 128 dimensions, all rotated, pairs 64 apart: a lane has both of a pair, and nothing passes
+ * through shared memory. What a SIMD group's second job needs, where it may have one, is asked for with its first. */
 KFN void attend_store_128(struct at at, CON const struct store_args *a, struct bufs b, THR const struct attend_item *it, u32 kv, DEV const float *q, const u32 n,
                           THR struct store_with *with, THR const struct attend_shm *s)
 {
-    u64 at_row = (u64)it->row * a->kv_stride + kv * 128u;
-    u32 own = at.simd, j = it->pos % GPU_KV_PANEL;
+    const bool twice = n + 2u > GPU_SIMDS;
+    u32 j = it->past % GPU_KV_PANEL, jobs = n + (it->past < it->n_pos ? 2u : 0u),
+        second = at.simd + GPU_SIMDS;
+    struct store_with with2 = *with;
+    float v[4], v2[4] = {0};
+    if (at.simd < jobs)
+        attend_head_128(at, a, b, it, kv, q, at.simd, n, v);
+    if (twice && second < jobs) {
+        attend_head_128(at, a, b, it, kv, q, second, n, v2);
+        attend_store_read(at, a, b, it, second, n, &with2);
+    }
     NO_UNROLL
-    for (u32 job = own; job < n + (it->last ? 2u : 0u); job += GPU_SIMDS) {
+    for (u32 job = at.simd; job < jobs; job += GPU_SIMDS) {
         u32 what = job < n ? 0u : job - n + 1u;
-        DEV const float *x = what == 0u ? q + job * 128u : (what == 1u ? (DEV const float *)b.p[6] : (DEV const float *)b.p[7]) + at_row;
-        float v[4];
-        if (job != own)
-            attend_store_read(at, a, b, it, job, n, with);
-        UNROLL
-        for (u32 k = 0; k < 4u; k++)
-            v[k] = x[at.lane + 32u * k];
         if (a->has_norm && what < 2u) {
             float sum = 0.0f;
             UNROLL
@@ -138,19 +165,45 @@ KFN void attend_store_128(struct at at, CON const struct store_args *a, struct b
             UNROLL
             for (u32 k = 0; k < 4u; k++)
                 s->q[job * 128u + at.lane + 32u * k] = EX_BITS(v[k]);
-            continue;
+        } else {
+            u32 panel = it->past / GPU_KV_PANEL * GPU_KV_PANEL_BYTES(128u, 0),
+                step = what == 1u ? 2048u : 64u;
+            panel += what == 1u ? at.lane / 8u * 512u + j * 16u + at.lane % 8u * 2u
+                                : (j * 128u + at.lane) * 2u;
+            DEV u8 *there = (what == 1u ? it->k : it->v) + panel;
+            SHM u8 *here = what == 1u ? s->keys + panel : (SHM u8 *)s->own + 2u * at.lane;
+            UNROLL
+            for (u32 k = 0; k < 4u; k++) {
+                u16 h = (u16)half_bits(ex_flush(v[k]));
+                *(DEV u16 *)(there + k * step) = h;
+                if (!PS_METAL || what == 2u)
+                    *(SHM u16 *)(here + k * step) = h;
+            }
         }
-        DEV u8 *panel = kv_head(b.p[2], it->slot, a->slot_lo, a->slot_hi, a->head_bytes, what == 1u ? kv : a->n_kv + kv) +
-                        (u64)(it->pos / GPU_KV_PANEL) * GPU_KV_PANEL_BYTES(128u, 0);
-        panel += what == 1u ? at.lane / 8u * 512u + j * 16u + at.lane % 8u * 2u : (j * 128u + at.lane) * 2u;
+        if (!twice)
+            break;
+        *with = with2;
         UNROLL
         for (u32 k = 0; k < 4u; k++)
-            *(DEV u16 *)(panel + k * (what == 1u ? 2048u : 64u)) = (u16)half_bits(ex_flush(v[k]));
+            v[k] = v2[k];
     }
 }
 
-/* What k_store does of an item's row: its queries, to shared memory, and where the chunk has the row's position its key and value, to the arena. A head is a SIMD
- * group's, and its row of shared memory stands where values will. BARRIER_DEV before anything of it is read. */
+/* The halves that store_f16 puts into the arena, into shared memory: a key to its place among the chunk's. */
+KFN void attend_own(struct at at, SHM const float *x, u32 d_head, u32 own, u32 is_key,
+                    THR const struct attend_shm *s)
+{
+    u32 d_pad = (d_head + 7u) & ~7u;
+    SHM u16 *to =
+        is_key ? (SHM u16 *)s->keys + own / GPU_KV_PANEL * d_pad * 32u + own % GPU_KV_PANEL * 8u
+               : (SHM u16 *)s->own;
+    NO_UNROLL
+    for (u32 d = at.lane; d < d_pad && (!PS_METAL || !is_key); d += 32u)
+        to[is_key ? d / 8u * 256u + d % 8u : d] = d < d_head ? (u16)half_bits(ex_flush(x[d])) : 0u;
+}
+
+/* What k_store does of an item's row: its queries, to shared memory, and where the chunk has the row's position its key
+ * and value, to the arena and, f16, to shared memory. A head is a SIMD group's. BARRIER_DEV before anything is read. */
 KFN void attend_store(struct at at, CON const struct store_args *a, struct bufs b, THR const struct attend_item *it, u32 kv, DEV const float *q, const u32 n,
                       const u32 q8, THR struct store_with *with, THR const struct attend_shm *s)
 {
@@ -158,10 +211,10 @@ KFN void attend_store(struct at at, CON const struct store_args *a, struct bufs 
         attend_store_128(at, a, b, it, kv, q, n, with, s);
         return;
     }
-    SHM float *mine = (SHM float *)s->stage + at.simd * STORE_DIMS;
+    SHM float *mine = s->rows + at.simd * GPU_APART_DIMS;
     u64 at_row = (u64)it->row * a->kv_stride + kv * a->d_head;
     NO_UNROLL
-    for (u32 job = at.simd; job < n + (it->last ? 2u : 0u); job += GPU_SIMDS) {
+    for (u32 job = at.simd; job < n + (it->past < it->n_pos ? 2u : 0u); job += GPU_SIMDS) {
         u32 what = job < n ? 0u : job - n + 1u;
         DEV const float *x = what == 0u ? q + job * a->d_head : (what == 1u ? (DEV const float *)b.p[6] : (DEV const float *)b.p[7]) + at_row;
         if (job != at.simd)
@@ -174,12 +227,14 @@ KFN void attend_store(struct at at, CON const struct store_args *a, struct bufs 
             attend_move_q(at, a->d_head, job, mine, q8, s);
             continue;
         }
-        DEV u8 *panel = kv_head(b.p[2], it->slot, a->slot_lo, a->slot_hi, a->head_bytes, what == 1u ? kv : a->n_kv + kv) +
-                        (u64)(it->pos / GPU_KV_PANEL) * GPU_KV_PANEL_BYTES(a->d_head, q8);
+        DEV u8 *panel = (what == 1u ? it->k : it->v) +
+                        it->past / GPU_KV_PANEL * GPU_KV_PANEL_BYTES(a->d_head, q8);
         if (q8)
             store_q8(at, mine, a->d_head, it->pos, what == 1u, panel);
-        else
+        else {
             store_f16(at, mine, a->d_head, it->pos, what == 1u, panel);
+            attend_own(at, mine, a->d_head, it->past, what == 1u, s);
+        }
     }
 }
 
@@ -187,8 +242,9 @@ KFN void attend_store(struct at at, CON const struct store_args *a, struct bufs 
 
 struct attend_place { /* a thread's part of the scores */
     u32 head, first, m;     /* first head, of the item's; first panel, step from panel to panel */
-    u32 n, step;            /* panels of them that the row sees; bytes from one to the next */
-    DEV const u8 *k;        /* its first word of the first panel */
+    u32 step;               /* bytes from one panel to the next; 0 where the row does not see that one: what
+                             * is found there is not used */
+    WGT const u8 *k;        /* the first panel */
 };
 
 /* Heads of a thread's chains; n / heads panels of them. */
@@ -197,24 +253,17 @@ KFN u32 attend_score_heads(const u32 n)
     return n < 4 ? n : 4;
 }
 
-/* Keys of 8 dimensions (q8_0: of half a block) of a thread's panels: words c..c + deep of each panel's n_words. What the row does not see is not used: 0 or,
- * with several panels, the first one once more, which costs fewer instructions in a loop; with one it costs more. */
-KFN void attend_fetch_k(THR w4 *k, THR const struct attend_place *to, u32 c, u32 n_words, const u32 deep, const u32 panels_each, const u32 q8)
+/* The chunk's keys from byte `from` to byte `to` on their way to shared memory, but for those of position `own`: f16,
+ * whose words are a position's. ~0: of none. */
+KFN void attend_copy_k(struct at at, DEV const u8 *k, u32 from, u32 to, u32 own, u32 panel_bytes,
+                       THR const struct attend_shm *s)
 {
-    UNROLL
-    for (u32 i = 0; i < deep; i++) {
-        u32 w = panels_each > 1 && i ? least_u32(c + i, n_words - 1u) : c + i;
-        UNROLL
-        for (u32 p = 0; p < panels_each; p++) {
-            u32 skip = q8 ? w / 2 * 1088 + 64 + w % 2 * 512 : w * 512;
-            w4 v = {0, 0, 0, 0};
-            if (panels_each > 1)
-                v = load16(to->k + (p < to->n ? p * to->step : 0u) + skip);
-            else if (w < n_words && to->n)
-                v = load16(to->k + skip);
-            k[i * panels_each + p] = v;
-        }
-    }
+    u32 skip = own / GPU_KV_PANEL * panel_bytes,
+        skips = own != ~0u && own % GPU_KV_PANEL == at.lane;
+    NO_UNROLL
+    for (u32 i = from + 16u * at.id; i < to && !PS_METAL; i += 16u * GPU_THREADS)
+        if (!skips || i < skip || i >= skip + panel_bytes)
+            copy16((SHM u32 *)(s->keys + i), (DEV const u32 *)(k + i));
 }
 
 /* 8 dimensions: one step of each chain after another, in order of dimensions. */
@@ -264,53 +313,50 @@ KFN void attend_score_q8(THR float *acc, THR i32 *dot, THR const w4 *k, THR cons
     }
 }
 
-/* Words of each of a thread's panels that are fetched together. */
-KFN u32 attend_deep(const u32 n)
+KFN void attend_read_k(THR w4 *k, WGT const u8 *p, u32 step, const u32 each)
 {
-    return n < 8 ? ATT_KEYS / 2 : ATT_KEYS / 4;
+    UNROLL
+    for (u32 i = 0; i < each; i++)
+        k[i] = load16(p + i * step);
 }
 
-KFN void attend_scores(struct at at, CON const struct attend_args *a, THR const struct attend_place *at_s,
-                       THR const w4 *k0, THR float *acc, THR const struct attend_shm *s, const u32 n, const u32 q8)
+/* Loops are short: most of a launch's code runs once, and is fetched more slowly than it runs. */
+KFN void attend_scores(struct at at, CON const struct attend_args *a,
+                       THR const struct attend_place *at_s, THR float *acc,
+                       THR const struct attend_shm *s, const u32 n, const u32 q8)
 {
-    const u32 heads = attend_score_heads(n), each = n / heads, deep = attend_deep(n);
+    const u32 heads = attend_score_heads(n), each = n / heads,
+              words = q8 || heads < 4u ? 2u : 1u; /* of an iteration */
     u32 d_pad = (a->d_head + 7u) & ~7u, n_words = q8 ? a->d_head / 16 : d_pad / 8;
     u32 q_stride = q8 ? a->d_head / 4 : d_pad, blocks = a->d_head / 32;
     SHM const u32 *q = s->q + at_s->head * q_stride;
     SHM const float *qd = s->q_scale + at_s->head * blocks;
-    w4 ka[ATT_KEYS], kb[ATT_KEYS];
+    WGT const u8 *p = at_s->k + (q8 ? 64u : 0u) + 16u * at.lane;
     i32 dot[8];
-    float kd[4];
-    UNROLL
-    for (u32 i = 0; i < deep * each; i++)
-        ka[i] = k0[i];
+    float kd[2];
+    w4 k[2 * 2];
     UNROLL
     for (u32 i = 0; i < heads * each; i++)
         acc[i] = 0.0f, dot[i] = 0;
-    for (u32 c = 0; c < n_words; c += 2 * deep) {
+    NO_UNROLL
+    for (u32 w = 0; w + words <= n_words; w += words, p += q8 ? 1088u : words * 512u) {
         UNROLL
-        for (u32 turn = 0; turn < 2; turn++) {
-            u32 from = c + turn * deep;
-            if (each == 1 || from + deep < n_words)
-                attend_fetch_k(turn ? ka : kb, at_s, from + deep, n_words, deep, each, q8);
-            UNROLL
-            for (u32 i = 0; i < deep; i++) {
-                THR const w4 *k = (turn ? kb : ka) + i * each;
-                u32 w = from + i;
-                if (w >= n_words)
-                    continue;
-                if (!q8) {
-                    attend_score_8(acc, k, q + 8 * w, q_stride, heads, each);
-                    continue;
-                }
-                if ((turn * deep + i) % 2 == 0) {
-                    UNROLL
-                    for (u32 p = 0; p < each; p++)
-                        kd[p] = p < at_s->n ? half_value(*(DEV const u16 *)(at_s->k - 14 * at.lane + p * at_s->step + w / 2 * 1088)) : 0.0f;
-                }
-                attend_score_q8(acc, dot, k, kd, q + 4 * w, q_stride, qd + w / 2, blocks, (turn * deep + i) % 2, heads, each);
-            }
-        }
+        for (u32 i = 0; i < words; i++)
+            attend_read_k(k + i * each, p + i * 512u, at_s->step, each);
+        UNROLL
+        for (u32 i = 0; i < each && q8; i++)
+            kd[i] = half_value(*(WGT const u16 *)(p - 64 - 14 * at.lane + i * at_s->step));
+        UNROLL
+        for (u32 i = 0; i < words; i++)
+            if (q8)
+                attend_score_q8(acc, dot, k + i * each, kd, q + 4 * (w + i), q_stride, qd + w / 2,
+                                blocks, i, heads, each);
+            else
+                attend_score_8(acc, k + i * each, q + 8 * (w + i), q_stride, heads, each);
+    }
+    if (!q8 && words == 2u && n_words % 2u) {
+        attend_read_k(k, p, at_s->step, each);
+        attend_score_8(acc, k, q + 8 * (n_words - 1u), q_stride, heads, each);
     }
     UNROLL
     for (u32 i = 0; i < heads * each; i++)
@@ -322,30 +368,31 @@ KFN void attend_scores(struct at at, CON const struct attend_args *a, THR const 
 struct attend_slice { /* dimensions that a group works on at a time */
     u32 d0, log2;           /* first one; width 32, 64 or 128 */
     u32 first;              /* of the item */
-    u32 pos, n_pos;         /* positions of a stage; of the chunk */
+    u32 pos, past; /* positions of a stage; of the chunk, without one that this launch stores */
 };
 
-/* Values of a stage, from position p0 of the chunk on; zeros where the row does not see and past d_head. */
-KFN void attend_fetch_v(struct at at, THR w4 *x, CON const struct attend_args *a, DEV const u8 *v, THR const struct attend_slice *c, u32 p0,
-                        const u32 q8)
+/* Values of a stage, from position p0 of the chunk on, on their way to it; zeros where the row does not see and past
+ * d_head. */
+KFN void attend_copy_v(struct at at, CON const struct attend_args *a, DEV const u8 *v,
+                       THR const struct attend_slice *c, u32 p0, SHM u32 *stage, const u32 q8)
 {
     u32 log2 = c->log2 - (q8 ? 4 : 3), row = q8 ? a->d_head : ((a->d_head + 7u) & ~7u) * 2, step = (u32)GPU_THREADS >> log2;
-    u32 at_row = (q8 ? c->d0 : 2 * c->d0) + (at.id & ((1u << log2) - 1)) * 16, j = p0 + (at.id >> log2), n = at_row < row ? c->n_pos : 0u;
+    u32 at_row = (q8 ? c->d0 : 2 * c->d0) + (at.id & ((1u << log2) - 1)) * 16,
+        j = p0 + (at.id >> log2), n = at_row < row ? c->past : 0u;
     u32 panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), skip = q8 ? a->d_head / 32 * 64 : 0;
     UNROLL
     for (u32 i = 0; i < ATT_FETCH; i++, j += step) {
-        w4 w = {0, 0, 0, 0};
-        if (j < n) /* f16 panels of values are rows without a gap */
-            w = load16(v + at_row + (q8 ? (u64)(j / GPU_KV_PANEL) * panel_bytes + skip + j % GPU_KV_PANEL * row : j * row));
-        x[i] = w;
+        SHM u32 *to = stage + 4 * (at.id + GPU_THREADS * i);
+        if (j < n) { /* f16 panels of values are rows without a gap */
+            copy16(to, (DEV const u32 *)(v + at_row +
+                                         (q8 ? (u64)(j / GPU_KV_PANEL) * panel_bytes + skip +
+                                                   j % GPU_KV_PANEL * row
+                                             : j * row)));
+        } else {
+            w4 none = {0, 0, 0, 0};
+            *(SHM w4 *)to = none;
+        }
     }
-}
-
-KFN void attend_put_v(struct at at, THR const w4 *x, SHM u32 *stage)
-{
-    UNROLL
-    for (u32 i = 0; i < ATT_FETCH; i++)
-        *(SHM w4 *)(stage + 4 * (at.id + GPU_THREADS * i)) = x[i];
 }
 
 /* A chunk's keys or values will be wanted: a line of 128 bytes a thread. `sharers` groups read the same, of which this is number `mine`: each asks for its part. */
@@ -355,29 +402,17 @@ KFN void attend_ahead(struct at at, DEV const u8 *v, u32 n_pos, u32 panel_bytes,
         prefetch(v + i);
 }
 
-/* One position of a stage again. */
-KFN void attend_own_v(struct at at, THR w4 *x, CON const struct attend_args *a, DEV const u8 *v, THR const struct attend_slice *c, u32 at_j, const u32 q8)
-{
-    u32 log2 = c->log2 - (q8 ? 4 : 3), row = q8 ? a->d_head : ((a->d_head + 7u) & ~7u) * 2;
-    u32 d0 = c->d0 * (q8 ? 1 : 2), panel_bytes = GPU_KV_PANEL_BYTES(a->d_head, q8), skip = q8 ? 2 * a->d_head : 0;
-    UNROLL
-    for (u32 i = 0; i < ATT_FETCH; i++) {
-        u32 e = at.id + GPU_THREADS * i, at_row = d0 + (e & ((1u << log2) - 1)) * 16;
-        if (e >> log2 == at_j && at_row < row)
-            x[i] = load16(v + (u64)(at_j / GPU_KV_PANEL) * panel_bytes + skip + at_j % GPU_KV_PANEL * row + at_row);
-    }
-}
-
 /* w * dv of the slice's blocks. Thread = position. */
-KFN void attend_scale_w(struct at at, CON const struct attend_args *a, DEV const u8 *v, THR const struct attend_slice *c,
-                        THR const struct attend_shm *s, const u32 n)
+KFN void attend_scale_w(struct at at, CON const struct attend_args *a, DEV const u8 *v,
+                        THR const struct attend_slice *c, u32 n_pos, THR const struct attend_shm *s,
+                        const u32 n)
 {
     u32 blocks = a->d_head / 32, j = at.id;
     UNROLL
     for (u32 b = 0; b < 4; b++) {
         u32 block = c->d0 / 32 + b;
         float d = 0.0f;
-        if (j < c->n_pos && block < blocks)
+        if (j < n_pos && block < blocks)
             d = half_value(*(DEV const u16 *)(v + (u64)(j / GPU_KV_PANEL) * blocks * 1088 + 2 * (j % GPU_KV_PANEL * blocks + block)));
         UNROLL
         for (u32 h = 0; h < n; h++)
@@ -386,6 +421,29 @@ KFN void attend_scale_w(struct at at, CON const struct attend_args *a, DEV const
 }
 
 enum { ATT_RUN = 8 /* positions whose values and weights are in registers at once */ };
+
+/* One of a thread's values, of a word of them. */
+KFN float attend_value(u32 word, u32 d, const u32 q8)
+{
+    u32 u = q8 ? word >> 8 * d & 255u : word >> 16 * d & 0xFFFFu;
+    return q8 ? EX_FLOAT(0x4B000000u | (u ^ 128u)) - 8388736.0f
+              : half_value(u); /* 2^23 + 128 + integer */
+}
+
+/* A word of the row's own value, dimensions d.. of the head, behind the barrier after which it is there. */
+KFN u32 attend_own_value(CON const struct attend_args *a, DEV const u8 *v, u32 own, u32 d,
+                         THR const struct attend_shm *s, const u32 dims, const u32 q8)
+{
+    if (d >= a->d_head)
+        return 0u;
+    if (q8) {
+        DEV const u8 *p = v + (u64)(own / GPU_KV_PANEL) * GPU_KV_PANEL_BYTES(a->d_head, q8) +
+                          2u * a->d_head + own % GPU_KV_PANEL * a->d_head + d;
+        return dims == 2u ? *(DEV const u16 *)p : *p;
+    }
+    SHM const u16 *p = (SHM const u16 *)s->own + d;
+    return dims == 2u ? *(SHM const u32 *)p : *p;
+}
 
 /* One thread's values and weights of 8 positions. */
 struct attend_run {
@@ -416,8 +474,7 @@ KFN void attend_add_run(THR float *o, THR const struct attend_run *r, const u32 
     for (u32 j = 0; j < ATT_RUN; j++) {
         UNROLL
         for (u32 d = 0; d < dims; d++) {
-            u32 u = q8 ? r->v[j] >> 8 * d & 255u : r->v[j] >> 16 * d & 0xFFFFu;
-            float x = q8 ? EX_FLOAT(0x4B000000u | (u ^ 128u)) - 8388736.0f : half_value(u); /* 2^23 + 128 + integer */
+            float x = attend_value(r->v[j], d, q8);
             UNROLL
             for (u32 h = 0; h < heads; h++) {
                 w4 t = r->w[h][j / 4];
@@ -472,11 +529,13 @@ KFN u32 attend_turned(u32 dim, u32 group, u32 log2_pos)
     return (dim << (log2_pos - 1u)) + 4u * (group ^ other);
 }
 
-/* As attend_fetch_v, for attend_put_turned: x has four dimensions of a position, then of the one behind it. */
+/* Values of a stage as attend_copy_v's, for attend_put_turned: x has four dimensions of a position, then of the one
+ * behind it. */
 KFN void attend_fetch_turned(struct at at, THR w4 *x, CON const struct attend_args *a, DEV const u8 *v, THR const struct attend_slice *c, u32 p0)
 {
     struct attend_turn t = attend_turn_of(at, c);
-    u32 row = ((a->d_head + 7u) & ~7u) * 2u, at_row = 2u * (c->d0 + t.dim), j = p0 + t.j, n = at_row < row ? c->n_pos : 0u;
+    u32 row = ((a->d_head + 7u) & ~7u) * 2u, at_row = 2u * (c->d0 + t.dim), j = p0 + t.j,
+        n = at_row < row ? c->past : 0u;
     DEV const u8 *p = v + j * row + at_row;
     UNROLL
     for (u32 i = 0; i < ATT_FETCH; i++, j += t.step, p += t.step * row) {
@@ -489,29 +548,23 @@ KFN void attend_fetch_turned(struct at at, THR w4 *x, CON const struct attend_ar
     }
 }
 
-KFN void attend_own_turned(struct at at, THR w4 *x, CON const struct attend_args *a, DEV const u8 *v, THR const struct attend_slice *c, u32 at_j)
-{
-    struct attend_turn t = attend_turn_of(at, c);
-    u32 row = ((a->d_head + 7u) & ~7u) * 2u, at_row = 2u * (c->d0 + t.dim), odd = at_j & 1u;
-    UNROLL
-    for (u32 i = 0; i < ATT_FETCH; i++)
-        if (t.j + i * t.step == at_j - odd && at_row < row) {
-            w2 own = load8(v + at_j * row + at_row);
-            x[i].x = odd ? x[i].x : own.x, x[i].y = odd ? x[i].y : own.y;
-            x[i].z = odd ? own.x : 0u, x[i].w = odd ? own.y : 0u;
-        }
-}
-
 KFN void attend_put_turned(struct at at, THR const w4 *x, THR const struct attend_slice *c, SHM u32 *stage)
 {
     struct attend_turn t = attend_turn_of(at, c);
-    u32 log2_pos = attend_log2_pos(c), j = t.j;
+    u32 log2_pos = attend_log2_pos(c),
+        step =
+            t.step /
+            2u; /* words, of whole groups: more than those of the first piece, so that an xor adds them */
     UNROLL
-    for (u32 i = 0; i < ATT_FETCH; i++, j += t.step) {
+    for (u32 k = 0; k < 4u; k++) {
+        u32 dim = t.dim + k, row = dim << (log2_pos - 1u),
+            word = attend_turned(dim, t.j / 8u, log2_pos) - row;
+        SHM u32 *to = stage + row + t.j / 2u % 4u;
         UNROLL
-        for (u32 k = 0; k < 4u; k++) {
+        for (u32 i = 0; i < ATT_FETCH; i++) {
             u32 one = k < 2u ? x[i].x : x[i].y, two = k < 2u ? x[i].z : x[i].w;
-            stage[attend_turned(t.dim + k, j / 8u, log2_pos) + j / 2u % 4u] = k % 2u ? one >> 16u | (two & 0xFFFF0000u) : (one & 0xFFFFu) | two << 16u;
+            to[word ^ i * step] =
+                k % 2u ? one >> 16u | (two & 0xFFFF0000u) : (one & 0xFFFFu) | two << 16u;
         }
     }
 }

@@ -150,10 +150,14 @@ enum { GPU_FEW_ZEROS = 16, GPU_FEW_STAGE = 96 }; /* words of shared memory: 64 z
 #define GPU_ROUTER_ROWS(rows) (PS_METAL || (rows) <= 8u ? 8u : (rows) <= 16u ? 16u : (rows) <= 64u ? 32u : 64u)
 #define GPU_SHM_ROUTER(rows) ((GPU_ROUTER_ROWS(rows) + 16u) * 1040u)
 #define GPU_SHM_STORE 8192u                            /* k_store.h */
-/* k_attend.h: n query heads in an item (the most: GPU_SHM_ATTEND(8, d_head)). */
+/* k_attend.h: n query heads in an item (the most: GPU_SHM_ATTEND(8, d_head)). 4,096: 8 heads of 128 floats. */
 #define GPU_ATTEND_STAGE (PS_METAL ? 4096u : 16384u)   /* bytes of values in one of two stages */
-#define GPU_SHM_ATTEND_F16(n, d_head) (2u * GPU_ATTEND_STAGE + (n) * ((((d_head) + 7u) & ~7u) * 4u + 1040u + 40u))
-#define GPU_SHM_ATTEND_Q8(n, d_head) (2u * GPU_ATTEND_STAGE + (n) * ((d_head) * 4u + 5200u + 40u))
+#define GPU_ATTEND_KEYS(d_head, q8) (PS_METAL ? 0u : GPU_CHUNK / GPU_KV_PANEL * GPU_KV_PANEL_BYTES(d_head, q8))
+#define GPU_SHM_ATTEND_F16(n, d_head)                                                                            \
+    (GPU_ATTEND_KEYS(d_head, 0) + 2u * GPU_ATTEND_STAGE + (((d_head) + 7u) & ~7u) * 4u + 4096u +                 \
+     (n) * ((((d_head) + 7u) & ~7u) * 4u + 1040u + 40u))
+#define GPU_SHM_ATTEND_Q8(n, d_head)                                                                             \
+    (GPU_ATTEND_KEYS(d_head, 1) + 2u * GPU_ATTEND_STAGE + (n) * ((d_head) * 4u + 5200u + 40u))
 #define GPU_SHM_ATTEND(n, d_head)                                                                                \
     (GPU_SHM_ATTEND_F16(n, d_head) > GPU_SHM_ATTEND_Q8(n, d_head) ? GPU_SHM_ATTEND_F16(n, d_head) : GPU_SHM_ATTEND_Q8(n, d_head))
 
