@@ -138,6 +138,8 @@ KFN u32 simd_max_u32(struct at at, u32 v) { return __reduce_max_sync(~0u, v); }
 KFN i32 simd_sum_i32(struct at at, i32 v) { return __reduce_add_sync(~0u, v); }
 KFN u32 simd_ballot(struct at at, u32 v) { return __ballot_sync(~0u, v); }
 KFN i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((int)a, (int)b, c); }
+/* Four of eight bytes: nibble i of `by`, 0 to 7, says which of a's (0-3) and b's (4-7) becomes byte i. */
+KFN u32 bytes_by(u32 a, u32 b, u32 by) { return __byte_perm(a, b, by); }
 KFN float sqrt_rn(float x) { return __fsqrt_rn(x); }
 KFN float div_rn(float a, float b) { return __fdiv_rn(a, b); }
 /* 1 / x, rounded to nearest, of an x with 11 significant bits between 2^-60 and 2^126: one step of Newton's from what the chip finds, which is exact but for numbers
@@ -332,6 +334,12 @@ KFN void tile_16(struct at at, THR i32 *c, u32 a0, u32 a1, THR const u32 *b)
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b[0]));
 }
+KFN void tile_16_from(struct at at, THR i32 *c, u32 a0, u32 a1, THR const u32 *b, THR const i32 *from)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b[0]), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
+}
 
 #elif defined(__METAL_VERSION__)
 
@@ -408,6 +416,13 @@ KFN i32 dot4(u32 a, u32 b, i32 c)
     for (u32 i = 0; i < 4; i++)
         c += (i8)(a >> 8 * i) * (i8)(b >> 8 * i);
     return c;
+}
+KFN u32 bytes_by(u32 a, u32 b, u32 by)
+{
+    u32 v = 0;
+    for (u32 i = 0; i < 4; i++)
+        v |= ((by >> 4 * i & 4u ? b : a) >> (by >> 4 * i & 3u) * 8 & 0xFFu) << 8 * i;
+    return v;
 }
 KFN float sqrt_rn(float x) { return sqrtf(x); }
 KFN float div_rn(float a, float b) { return a / b; }
@@ -487,6 +502,11 @@ KFN void tile_s0(struct at at, i32 *c, const u32 *a, const u32 *b)
     emu_tile(at.fiber, c, a, b, true);
 }
 KFN void tile_16(struct at at, i32 *c, u32 a0, u32 a1, const u32 *b) { emu_tile_16(at.fiber, c, a0, a1, b[0]); }
+KFN void tile_16_from(struct at at, i32 *c, u32 a0, u32 a1, const u32 *b, const i32 *from)
+{
+    memcpy(c, from, 4 * sizeof *c);
+    emu_tile_16(at.fiber, c, a0, a1, b[0]);
+}
 
 #endif
 

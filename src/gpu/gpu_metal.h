@@ -142,6 +142,14 @@ KFN w4 load16_once_if(u32 there, DEV const void *p)
 KFN w2 load8(DEV const void *p) { return *(DEV const w2 *)p; }
 KFN w2 load8(SHM const void *p) { return *(SHM const w2 *)p; }
 KFN void prefetch(DEV const void *p) { (void)p; }
+KFN u32 bytes_by(u32 a, u32 b, u32 by)
+{
+    u32 v = 0;
+    UNROLL
+    for (u32 i = 0; i < 4u; i++)
+        v |= ((by >> 4u * i & 4u ? b : a) >> (by >> 4u * i & 3u) * 8u & 0xFFu) << 8u * i;
+    return v;
+}
 KFN void copy16(SHM u32 *to, DEV const u32 *from) { *(SHM w4 *)to = *(DEV const w4 *)from; }
 KFN void copies_done() {}
 KFN WGT const u8 *wgt_at(SHM const u8 *here, DEV const u8 *there) { return there; }
@@ -231,4 +239,9 @@ KFN void tile_16(struct at at, THR i32 *c, u32 a0, u32 a1, THR const u32 *b)
 {
     u32 a[2] = {a0, a1};
     tile_any(at, true, 1, c, a, b);
+}
+KFN void tile_16_from(struct at at, THR i32 *c, u32 a0, u32 a1, THR const u32 *b, THR const i32 *from)
+{
+    c[0] = from[0], c[1] = from[1], c[2] = from[2], c[3] = from[3];
+    tile_16(at, c, a0, a1, b);
 }

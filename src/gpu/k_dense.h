@@ -19,14 +19,14 @@ struct dense {
     DEV const u32 *act;
     u32 act_words, row0, n_rows; /* of the tile of rows */
     u32 held;           /* whose columns the SIMD group has: DENSE_HELD */
-    u32 flip;
+    u32 flip;           /* tile_unknown */
+    i32 magic[4];
     u32 slot;           /* the next that is taken */
     SHM u32 *own;       /* the SIMD group's ring */
     SHM u32 *scales;    /* its scales */
     SHM float *sums;
 };
 
-#define DENSE_FLIP 0x80808080u /* the highest bit of a nibble: from 0 .. 15 to -8 .. 7 */
 #define DENSE_HELD(row0, seg) ((row0) << 20 | (seg))
 
 /* GPU_TILE_BYTES of these types, which is a chain of branches. */
@@ -117,28 +117,17 @@ KFN void dense_fetch(struct at at, CON const struct product_args *a, struct bufs
     dense_walk_piece(a, b, s, f);
 }
 
-/* Integers of block 2 c + k of a tile. q4_0: signed, 16 times as large: no offset, and no shift for half of them. flip: DENSE_FLIP, in a register. */
-KFN void dense_words(struct at at, const u32 type, WGT const u32 *w, const u32 c, u32 flip, THR u32 a[2][4])
+/* A block joins an output's sums. d, e: its scale; K types: sub-scale and minimum, or both sub-scales. sum: q4_k:
+ * dx times that of the column's integers. less: what one of the weight's integers counts in c and h (TYPE_FLIPPED). */
+KFN void dense_add(const u32 type, const float less, float d, float e, i32 c, i32 h, float dx, float sum, THR float *p,
+                   THR float *low)
 {
-    if (type != GT_Q4_0) {
-        tile_words(type, w, at.lane >> 2, c, at.lane & 3u, a);
+    if (type == GT_Q4_K) { /* the sub-scale times the integer is exact: at most 7,936,992; so is that times the magic */
+        *p = EX_FMA(EX_FMA(d, EX_FLOAT((u32)c), d * -EX_MAGIC), dx, *p);
+        *low = EX_FMA(e, sum, *low);
         return;
     }
-    w4 q = load16(w + c * 128u + at.lane * 4u);
-    UNROLL
-    for (u32 k = 0; k < 2u; k++) {
-        u32 low = (k ? q.z : q.x), high = (k ? q.w : q.y);
-        a[k][0] = (low << 4 ^ flip) & 0xF0F0F0F0u;
-        a[k][1] = (high << 4 ^ flip) & 0xF0F0F0F0u;
-        a[k][2] = (low ^ flip) & 0xF0F0F0F0u;
-        a[k][3] = (high ^ flip) & 0xF0F0F0F0u;
-    }
-}
-
-/* A block joins an output's sums. d, e: its scale; K types: sub-scale and minimum, or both halves' sub-scales. sum: q4_k: dx times that of the column's integers. */
-KFN void dense_add(const u32 type, float d, float e, i32 c, i32 h, float dx, float sum, THR float *p, THR float *low)
-{
-    float f = type == GT_Q4_0 ? EX_FMA(EX_FLOAT((u32)c), 0.0625f, EX_MAGIC * -0.0625f) : EX_FLOAT((u32)c) - EX_MAGIC; /* exact */
+    float f = less < 1.0f ? EX_FMA(EX_FLOAT((u32)c), less, EX_MAGIC * -less) : EX_FLOAT((u32)c) - EX_MAGIC; /* exact */
     if (TYPE_IS_32(type)) {
         *p = EX_FMA(f, d * dx, *p);
         if (TYPE_HAS_MIN(type))
@@ -147,7 +136,8 @@ KFN void dense_add(const u32 type, float d, float e, i32 c, i32 h, float dx, flo
         *p = EX_FMA(d * f, dx, *p);
         *low = EX_FMA(e, sum, *low);
     } else { /* exact: at most 16,646,144 < 2^24 */
-        f = EX_FMA(e, EX_FLOAT((u32)h) - EX_MAGIC, d * f);
+        float g = less < 1.0f ? EX_FMA(EX_FLOAT((u32)h), less, EX_MAGIC * -less) : EX_FLOAT((u32)h) - EX_MAGIC;
+        f = EX_FMA(e, g, d * f);
         *p = EX_FMA(f, dx, *p);
     }
 }
@@ -188,8 +178,24 @@ KFN void dense_scale(const u32 type, THR const struct tile_pair *t, const u32 k,
     }
 }
 
+/* The same; of q4_k from the bytes of four blocks, whose number i is meant. */
+KFN void dense_scale_k(const u32 type, THR const struct tile_pair *t, const u32 k, const u32 i, i32 magic, const u32 r,
+                       THR float *d, THR float *e)
+{
+    if (type == GT_Q4_K) {
+        *d = byte_float(t->d[r], i, magic, 0.0f);
+        *e = byte_float(t->m[r], i, magic, 0.0f);
+    } else if (type == GT_Q6_K) {
+        *d = byte_float(t->d[r] ^ 0x80808080u, 2u * k, magic, 128.0f);
+        *e = byte_float(t->d[r] ^ 0x80808080u, 2u * k + 1u, magic, 128.0f);
+    } else {
+        dense_scale(type, t, k, r, d, e);
+    }
+}
+
 /* v[4 j ..] = the tile's sums for columns 8 j.., as a matrix tile has them. */
-KFN void dense_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w, THR const w4 *both, SHM const u32 *scales, u32 flip, THR float *v)
+KFN void dense_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w, THR const w4 *both,
+                    SHM const u32 *scales, THR const struct dense *s, THR float *v)
 {
     float low[4 * 4];
     UNROLL
@@ -198,33 +204,36 @@ KFN void dense_sums(struct at at, const u32 n8, const u32 type, WGT const u32 *w
     UNROLL
     for (u32 ch = 0; ch < 4u; ch++) {
         struct tile_pair t;
-        dense_words(at, type, w, ch, flip, t.a);
-        tile_scales(at, type, w, ch, &t);
+        tile_words_flipped(at, type, w, ch, s->flip, t.a);
+        if (type == GT_Q4_K)
+            tile_bytes(at, w, ch / 2u, &t);
+        else
+            tile_scales(at, type, w, ch, &t);
         UNROLL
         for (u32 k = 0; k < 2u; k++) {
             float d[2], e[2], dx[2 * 4], sum[2 * 4];
-            dense_scale(type, &t, k, 0u, &d[0], &e[0]);
-            dense_scale(type, &t, k, 1u, &d[1], &e[1]);
+            dense_scale_k(type, &t, k, 2u * (ch % 2u) + k, s->magic[0], 0u, &d[0], &e[0]);
+            dense_scale_k(type, &t, k, 2u * (ch % 2u) + k, s->magic[0], 1u, &d[1], &e[1]);
             dense_scales(at, n8, scales + (2u * ch + k) * 8u * n8, dx);
             if (type == GT_Q4_K)
                 dense_scales(at, n8, scales + (2u * ch + k + 8u) * 8u * n8, sum);
             UNROLL
             for (u32 j = 0; j < n8; j++) {
                 u32 b[2 * TILE_COLS];
-                i32 c[4] = {MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS}, h[4] = {MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS};
+                i32 c[4], h[4] = {0, 0, 0, 0};
                 columns_b(both + (j * 4u + ch) * TILE_COLS, k, b);
                 if (type == GT_Q6_K) {
-                    tile_16(at, c, t.a[k][0], t.a[k][1], b);
-                    tile_16(at, h, t.a[k][2], t.a[k][3], b + TILE_COLS);
+                    tile_16_from(at, c, t.a[k][0], t.a[k][1], b, s->magic);
+                    tile_16_from(at, h, t.a[k][2], t.a[k][3], b + TILE_COLS, s->magic);
                 } else if (type == GT_Q4_K) {
-                    tile_u(at, c, t.a[k], b);
+                    tile_u_from(at, c, t.a[k], b, s->magic);
                 } else {
-                    tile_s(at, c, t.a[k], b);
+                    tile_s_from(at, c, t.a[k], b, s->magic);
                 }
                 UNROLL
                 for (u32 i = 0; i < 4u; i++)
-                    dense_add(type, d[i / 2u], e[i / 2u], c[i], h[i], dx[2u * j + i % 2u], type == GT_Q4_K ? sum[2u * j + i % 2u] : 0.0f, &v[4u * j + i],
-                              &low[4u * j + i]);
+                    dense_add(type, 1.0f / TYPE_FLIPPED(type), d[i / 2u], e[i / 2u], c[i], h[i], dx[2u * j + i % 2u],
+                              type == GT_Q4_K ? sum[2u * j + i % 2u] : 0.0f, &v[4u * j + i], &low[4u * j + i]);
             }
         }
     }
@@ -349,7 +358,7 @@ KFN void dense_run(struct at at, const u32 n8, const u32 type, CON const struct 
                 ring_take_own(at, s->own, s->slot);
                 WGT const u32 *w = s->own + RING_MARKS + s->slot * s->shape.slot_words;
 #endif
-                dense_sums(at, n8, type, w, both, s->scales, s->flip, v);
+                dense_sums(at, n8, type, w, both, s->scales, s, v);
                 SIMD_BARRIER(at);
                 dense_fetch(at, a, b, s, f, s->slot);
                 s->slot = s->slot + 1u == s->shape.slots ? 0u : s->slot + 1u;
@@ -382,7 +391,7 @@ KFN void dense_begin(struct at at, const u32 n8, CON const struct product_args *
         s->seg -= s->shape.n_seg;
         s->first++;
     }
-    s->flip = again(DENSE_FLIP);
+    tile_unknown((a->rows >> 28) * at.lane, s->magic, &s->flip);
     u32 ring = PS_METAL ? 0u : RING_MARKS + s->shape.slots * s->shape.slot_words;
     s->own = shm + at.simd * ring;
     s->scales = shm + GPU_SIMDS * ring + at.simd * 128u * n8;

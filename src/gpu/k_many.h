@@ -75,13 +75,13 @@ struct many_pair {
     float d[2][2], e[2][2];  /* [block][row]: dense_scale */
 };
 
-/* Integers without offset: q4_0 16 times as large (dense_words), q5_0 signed. */
+/* Integers without offset: q4_0 16 times as large (tile_words_flipped), q5_0 signed. */
 KFN void many_words(struct at at, const u32 type, WGT const u32 *w, u32 two, u32 flip, THR struct many_pair *t)
 {
     struct tile_pair as;
     as.m[0] = as.m[1] = 0u; /* types without a second sum have none */
     if (type == GT_Q4_0) {
-        dense_words(at, type, w, two, flip, t->a);
+        tile_words_flipped(at, GT_Q4_0, w, two, flip, t->a);
     } else {
         tile_words(type, w, at.lane >> 2, two, at.lane & 3u, t->a);
     }
@@ -125,7 +125,8 @@ KFN void many_octet(struct at at, const u32 type, const u32 tall, THR const stru
             }
             UNROLL
             for (u32 i = 0; i < 4u; i++)
-                dense_add(type, t[m].d[k][i / 2u], t[m].e[k][i / 2u], c[i], h[i], EX_FLOAT(i % 2u ? (k ? dx.w : dx.z) : (k ? dx.y : dx.x)),
+                dense_add(type, type == GT_Q4_0 ? 0.0625f : 1.0f, t[m].d[k][i / 2u], t[m].e[k][i / 2u], c[i], h[i],
+                          EX_FLOAT(i % 2u ? (k ? dx.w : dx.z) : (k ? dx.y : dx.x)),
                           EX_FLOAT(i % 2u ? (k ? sum.w : sum.z) : (k ? sum.y : sum.x)), &p[m * MANY_SUMS + i], &low[m * MANY_SUMS + i]);
         }
     }
@@ -184,7 +185,7 @@ KFN void many_walk(struct at at, const u32 own_words, const u32 type, const u32 
 {
     const u32 tile = GPU_TILE_BYTES(type), most = TYPE_HAS_LOW(type) ? 4u : 8u;
     SHM u32 *stage = shm + GPU_SIMDS * own_words;
-    u32 n_seg = GPU_PAD(n_in) / GPU_SEG, flip = again(DENSE_FLIP);
+    u32 n_seg = GPU_PAD(n_in) / GPU_SEG, flip = again(TILE_FLIP);
     u32 at_q = tile_col(at, 0) * STAGE_STRIDE(256u) + tile_word(at) * 4u, at_s = MANY_COLS * STAGE_STRIDE(256u) + 4u * (at.lane & 3u);
     i32 from[4];
     float sum[2 * MANY_SUMS];

@@ -200,6 +200,67 @@ KFN void tile_words(const u32 type, WGT const u32 *w, u32 g, u32 c, u32 t, THR u
     }
 }
 
+#define TILE_FLIP 0x80808080u /* the highest bit of a nibble: from 0 .. 15 to -8 .. 7 */
+
+/* As tile_words, of block 2 c + k; but the highest bit is a byte's, so that there is no offset and no sign to extend:
+ * q4_0 16 times as large, without a shift for half of them, q6_k four times. flip: TILE_FLIP, unknown. */
+#define TYPE_FLIPPED(t) ((t) == GT_Q4_0 ? 16.0f : (t) == GT_Q6_K ? 4.0f : 1.0f)
+KFN void tile_words_flipped(struct at at, const u32 type, WGT const u32 *w, const u32 c, u32 flip, THR u32 a[2][4])
+{
+    if (type != GT_Q4_0 && type != GT_Q6_K) {
+        tile_words(type, w, at.lane >> 2, c, at.lane & 3u, a);
+        return;
+    }
+    w4 q = load16(w + c * 128u + at.lane * 4u);
+    UNROLL
+    for (u32 k = 0; k < 2u; k++) {
+        u32 low = (k ? q.z : q.x), high = (k ? q.w : q.y);
+        if (type == GT_Q4_0) {
+            a[k][0] = (low << 4 ^ flip) & 0xF0F0F0F0u;
+            a[k][1] = (high << 4 ^ flip) & 0xF0F0F0F0u;
+            a[k][2] = (low ^ flip) & 0xF0F0F0F0u;
+            a[k][3] = (high ^ flip) & 0xF0F0F0F0u;
+            continue;
+        }
+        u32 bits = w[512u + c / 2u * 128u + at.lane * 4u + c % 2u * 2u + k];
+        u32 even = bits & 0x33333333u, odd = bits >> 2 & 0x33333333u; /* of elements 0 and 2, 1 and 3 */
+        UNROLL
+        for (u32 h = 0; h < 2u; h++) { /* of two words; to a byte's highest bits, of which the first is turned */
+            u32 e = bytes_by(0x4000C080u, 0u, even >> 16u * h), o = bytes_by(0x4000C080u, 0u, odd >> 16u * h);
+            u32 x = h ? low >> 2 : low << 2, y = h ? high >> 2 : high << 2;
+            a[k][2u * h] = (x & 0x3C3C3C3Cu) | bytes_by(e, o, 0x5140u);
+            a[k][2u * h + 1u] = (y & 0x3C3C3C3Cu) | bytes_by(e, o, 0x7362u);
+        }
+    }
+}
+
+/* Constants that the compiler must not know: then they stay in registers, where the sums of a matrix tile begin, and
+ * where instructions find them that have room for one constant. zero: 0, unknown, not the same to it in all lanes. */
+KFN void tile_unknown(u32 zero, THR i32 *magic, THR u32 *flip)
+{
+    UNROLL
+    for (u32 k = 0; k < 4u; k++)
+        magic[k] = MAGIC_BITS + (i32)(zero >> k);
+    *flip = TILE_FLIP + (zero << 28);
+}
+
+/* Byte i of a word as a float, less `less`; magic: MAGIC_BITS, unknown. */
+KFN float byte_float(u32 word, const u32 i, i32 magic, const float less)
+{
+    return EX_FLOAT(bytes_by(word, (u32)magic, 0x7650u + i)) - (EX_MAGIC + less);
+}
+
+/* Sub-scales and minimums of q4_k, of four blocks: bytes of d and m. */
+KFN void tile_bytes(struct at at, WGT const u32 *w, u32 four, THR struct tile_pair *t)
+{
+    w += 512u + (at.lane >> 2) * 4u + four;
+    UNROLL
+    for (u32 i = 0; i < 2u; i++) {
+        t->d[i] = w[i * 32u];
+        t->m[i] = w[i * 32u + 2u];
+    }
+}
+
 KFN float byte_value(u32 word, const u32 i)
 {
     return (float)(i32)(word >> 8u * i & 0xFFu);

@@ -34,6 +34,8 @@ struct twin {
     u32 from, to;           /* the group's jobs */
     SHM u32 *stage, *scales;
     u32 ring;               /* where a SIMD group's slots begin, words behind its marks */
+    i32 magic[4];           /* MAGIC_BITS */
+    u32 flip;               /* TILE_FLIP */
     u32 tile0, expert, word; /* the list tile of its first job; a lane's: of tile0 + lane, as the list has them */
 };
 
@@ -57,6 +59,7 @@ KFN void twin_list(struct at at, THR struct twin *s)
     i = least_u32(s->tile0 + at.lane, s->list[0] - 1u);
     s->expert = s->list[1u + 2u * i];
     s->word = s->list[2u + 2u * i];
+    tile_unknown(s->word >> 28, s->magic, &s->flip);
 }
 
 KFN void twin_tile(struct at at, THR const struct twin *s, u32 tile, THR struct experts_tile *t)
@@ -136,79 +139,94 @@ KFN void twin_take(struct at at, const u32 type, THR const struct twin *s, THR c
 #endif
 }
 
-/* The share of output i of a tile that one block gives: rules 2 to 4. c: the sum of products from MAGIC_BITS on, the offset taken off; h: q6_k's second half; d, m: as
- * tile_pair has them; sum: dx times the sum of the column's integers. */
-KFN void twin_add(const u32 type, const u32 k, u32 d, u32 m, i32 c, i32 h, float dx, float sum, THR float *p, THR float *low)
+/* The share of output i of a tile that one block gives: rules 2 to 4. c: the sum of products from MAGIC_BITS on
+ * (TYPE_FLIPPED times); h: q6_k's second half; d, m: as tile_pair has them (k: block, q4_k: byte); sum: dx times
+ * the sum of the column's integers. */
+KFN void twin_add(const u32 type, const u32 k, u32 d, u32 m, i32 c, i32 h, float dx, float sum, i32 magic, THR float *p,
+                  THR float *low)
 {
+    if (type == GT_Q4_K) { /* the sub-scale times the integer is exact: at most 7,936,992; so is that times the magic */
+        float s = byte_float(d, k, magic, 0.0f);
+        *p = EX_FMA(EX_FMA(s, EX_FLOAT((u32)c), s * -EX_MAGIC), dx, *p);
+        *low = EX_FMA(byte_float(m, k, magic, 0.0f), sum, *low);
+        return;
+    }
+    const float less = 1.0f / TYPE_FLIPPED(type);
     float f = EX_FLOAT((u32)c) - EX_MAGIC;
+    if (less < 1.0f) /* exact */
+        f = EX_FMA(EX_FLOAT((u32)c), less, EX_MAGIC * -less);
     if (TYPE_IS_32(type)) {
         *p = EX_FMA(f, half_value(d >> 16u * k & 0xFFFFu) * dx, *p);
-    } else if (type == GT_Q6_K) { /* exact: at most 16,646,144 < 2^24 */
-        f = signed_byte_value(d, 2u * k) * f;
-        f = EX_FMA(signed_byte_value(d, 2u * k + 1u), EX_FLOAT((u32)h) - EX_MAGIC, f);
+    } else { /* q6_k; exact: at most 16,646,144 < 2^24 */
+        d ^= 0x80808080u;
+        f = byte_float(d, 2u * k, magic, 128.0f) * f;
+        f = EX_FMA(byte_float(d, 2u * k + 1u, magic, 128.0f), EX_FMA(EX_FLOAT((u32)h), less, EX_MAGIC * -less), f);
         *p = EX_FMA(f, dx, *p);
-    } else { /* the sub-scale times the integer is exact: at most 7,936,992 */
-        *p = EX_FMA(byte_value(d, k) * f, dx, *p);
-        *low = EX_FMA(byte_value(m, k), sum, *low);
+    }
+}
+
+/* twin_sums' share of blocks 2 two and 2 two + 1. q4_k: pair `of` of the tile's four blocks `four`. */
+KFN void twin_blocks(struct at at, const u32 type, const u32 n, WGT const u32 *THR const *w,
+                     SHM const u32 *THR const *q, SHM const u32 *s0, SHM const u32 *s1, THR const i32 *magic, u32 flip,
+                     u32 four, u32 two, const u32 of, THR float *p, THR float *low)
+{
+    struct tile_pair t[2];
+    w4 both[TILE_COLS];
+    UNROLL
+    for (u32 i = 0; i < TILE_COLS; i++)
+        both[i] = load16(q[i] + two * 16u);
+    UNROLL
+    for (u32 m = 0; m < 2u; m++) {
+        tile_words_flipped(at, type, w[m], two, flip, t[m].a);
+        if (type == GT_Q4_K)
+            tile_bytes(at, w[m], four, &t[m]);
+        else
+            tile_scales(at, type, w[m], two, &t[m]);
+    }
+    UNROLL
+    for (u32 k = 0; k < 2u; k++) {
+        u32 b[2 * TILE_COLS];
+        columns_b(both, k, b);
+        const u32 to = 2u * GPU_TWIN_COLS(type) * (2u * two + k);
+        w2 c0 = load8(s0 + to), c1 = n == 2u ? c0 : load8(s1 + to);
+        float dx0 = EX_FLOAT(c0.x), dx1 = EX_FLOAT(c1.x);
+        UNROLL
+        for (u32 m = 0; m < 2u; m++) {
+            i32 c[4], h[4] = {0, 0, 0, 0};
+            if (type == GT_Q6_K) {
+                tile_16_from(at, c, t[m].a[k][0], t[m].a[k][1], b, magic);
+                tile_16_from(at, h, t[m].a[k][2], t[m].a[k][3], b + TILE_COLS, magic);
+            } else if (type == GT_Q4_K) {
+                tile_u_from(at, c, t[m].a[k], b, magic);
+            } else {
+                tile_s_from(at, c, t[m].a[k], b, magic);
+            }
+            UNROLL
+            for (u32 i = 0; i < n; i++) {
+                u32 r = n == 2u ? i : i / 2u, at_c = n == 2u ? 2u * i : i; /* row g or g + 8 */
+                bool second = n == 4u && i % 2u;
+                twin_add(type, type == GT_Q4_K ? 2u * of + k : k, t[m].d[r], t[m].m[r], c[at_c], h[at_c],
+                         second ? dx1 : dx0, EX_FLOAT(second ? c1.y : c0.y), magic[0], &p[m * n + i], &low[m * n + i]);
+            }
+        }
     }
 }
 
 /* total += the sums of two tiles, w[0] and w[1]. n: outputs of a lane in each: 2 (row g, row g + 8 of column t), or 4 (row g of two columns, row
  * g + 8 of both). q: integers of the columns that the lane brings to the matrix tile (TILE_COLS), from its word on; s0, s1: scales and sums of its columns. */
-KFN void twin_sums(struct at at, const u32 type, const u32 n, WGT const u32 *THR const *w, SHM const u32 *THR const *q, SHM const u32 *s0, SHM const u32 *s1, THR float *total)
+KFN void twin_sums(struct at at, const u32 type, const u32 n, WGT const u32 *THR const *w, SHM const u32 *THR const *q,
+                   SHM const u32 *s0, SHM const u32 *s1, THR const i32 *magic, u32 flip, THR float *total)
 {
     float p[8], low[8];
     UNROLL
     for (u32 i = 0; i < 2u * n; i++)
         p[i] = low[i] = 0.0f;
+    const u32 each = type == GT_Q4_K ? 2u : 1u; /* q4_k: four scales are a word */
     NO_UNROLL
-    for (u32 two = 0; two < 4u; two++) {
-        struct tile_pair t[2];
-        w4 both[TILE_COLS];
+    for (u32 two0 = 0; two0 < 4u; two0 += each)
         UNROLL
-        for (u32 i = 0; i < TILE_COLS; i++)
-            both[i] = load16(q[i] + two * 16u);
-        UNROLL
-        for (u32 m = 0; m < 2u; m++) {
-            tile_words(type, w[m], at.lane >> 2, two, at.lane & 3u, t[m].a);
-            tile_scales(at, type, w[m], two, &t[m]);
-        }
-        UNROLL
-        for (u32 k = 0; k < 2u; k++) {
-            u32 b[2 * TILE_COLS];
-            columns_b(both, k, b);
-            const u32 to = 2u * GPU_TWIN_COLS(type) * (2u * two + k);
-            w2 c0 = load8(s0 + to), c1 = n == 2u ? c0 : load8(s1 + to);
-            float dx0 = EX_FLOAT(c0.x), dx1 = EX_FLOAT(c1.x);
-            i32 f0 = TYPE_OFFSET(type) ? (i32)c0.y : MAGIC_BITS, f1 = TYPE_OFFSET(type) ? (i32)c1.y : MAGIC_BITS, from[4] = {f0, f1, f0, f1};
-            UNROLL
-            for (u32 m = 0; m < 2u; m++) {
-                i32 c[4], h[4];
-                UNROLL
-                for (u32 i = 0; i < 4u; i++)
-                    c[i] = h[i] = MAGIC_BITS;
-                if (type == GT_Q6_K) {
-                    tile_16(at, c, t[m].a[k][0], t[m].a[k][1], b);
-                    tile_16(at, h, t[m].a[k][2], t[m].a[k][3], b + TILE_COLS);
-                } else if (type == GT_Q8_0) {
-                    tile_s(at, c, t[m].a[k], b);
-                } else if (n == 4u || !TYPE_OFFSET(type)) {
-                    tile_u_from(at, c, t[m].a[k], b, from);
-                } else { /* half of c is used: two additions are fewer than four places to set */
-                    tile_u0(at, c, t[m].a[k], b);
-                    c[0] += from[0];
-                    c[2] += from[0];
-                }
-                UNROLL
-                for (u32 i = 0; i < n; i++) {
-                    u32 r = n == 2u ? i : i / 2u, at_c = n == 2u ? 2u * i : i; /* row g or g + 8 */
-                    bool second = n == 4u && i % 2u;
-                    twin_add(type, k, t[m].d[r], t[m].m[r], c[at_c], h[at_c], second ? dx1 : dx0, EX_FLOAT(second ? c1.y : c0.y),
-                             &p[m * n + i], &low[m * n + i]);
-                }
-            }
-        }
-    }
+        for (u32 of = 0; of < each; of++)
+            twin_blocks(at, type, n, w, q, s0, s1, magic, flip, two0 / 2u, two0 + of, of, p, low);
     UNROLL
     for (u32 i = 0; i < 2u * n; i++) {
         u32 m = i / n, r = n == 2u ? i % n : i % n / 2u;
@@ -241,7 +259,7 @@ KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR 
     for (u32 seg = 0; seg < s->n_seg; seg++) {
         WGT const u32 *w[2];
         twin_take(at, type, s, f, own, *slot, w);
-        twin_sums(at, type, n, w, q, s0, s1, total);
+        twin_sums(at, type, n, w, q, s0, s1, s->magic, s->flip, total);
         SIMD_BARRIER(at);
         twin_fetch(at, s, f, own, *slot);
         *slot ^= 1u;
@@ -270,12 +288,10 @@ KFN void twin_job(struct at at, const u32 type, const u32 n, const bool in, THR 
     }
 }
 
-/* What the arithmetic needs of the sum of a block's integers, in its place: with an offset where a dot begins, with a minimum dx times it. */
+/* What the arithmetic needs of the sum of a block's integers, in its place: with a minimum dx times it. */
 KFN u32 twin_sum(const u32 type, u32 d, u32 sum)
 {
-    if (TYPE_OFFSET(type))
-        return (u32)(MAGIC_BITS - TYPE_OFFSET(type) * (i32)sum);
-    return TYPE_IS_32(type) || type == GT_Q6_K ? sum : EX_BITS(EX_FLOAT(d) * (float)(i32)sum);
+    return type == GT_Q4_K ? EX_BITS(EX_FLOAT(d) * (float)(i32)sum) : sum;
 }
 
 /* Columns [0, n) from act rows, on their way: the integers as they are, and of two blocks a lane scales and sums. SIMD group s has columns s and s + 8. */
@@ -409,6 +425,7 @@ KFN void twin_batch_of(struct at at, const u32 type, THR const struct twin *s, T
 KFN void twin_jobs(struct at at, const u32 type, const bool in, THR struct twin *s, SHM u32 *shm)
 {
     u32 stride = STAGE_STRIDE(s->n_pad), slot = 0, rest;
+
     SHM u32 *own = shm + at.simd * stride; /* its marks, in the filling before a column */
     s->stage = shm + 16;
     s->scales = shm + GPU_TWIN_COLS(type) * stride;
