@@ -24,26 +24,21 @@ KFN u32 ring_slots(u32 bytes)
     return RING_SLOTS == 1 ? 1u : bytes * 4u <= RING_SLOT_WORDS * 4u ? 4u : bytes * 3u <= RING_SLOT_WORDS * 4u ? 3u : bytes * 2u <= RING_SLOT_WORDS * 4u ? 2u : 1u;
 }
 
-/* Sums of a panel's tiles, left to right, `wide` (a constant) read at a time. One that is not there adds 0: a sum from 0 on is never -0. */
-KFN float sums_get_wide(SHM const float *part, u32 n_seg, u32 step, const u32 wide)
+/* Sums of a panel's tiles, left to right, eight read at a time. One that is not there adds 0: a sum from 0 on is never -0. */
+KFN float sums_get(SHM const float *part, u32 n_seg, u32 step)
 {
     float total = 0.0f;
     NO_UNROLL
-    for (u32 s = 0; s < n_seg; s += wide) {
+    for (u32 s = 0; s < n_seg; s += 8u) {
         float v[8];
         UNROLL
-        for (u32 k = 0; k < wide; k++)
+        for (u32 k = 0; k < 8u; k++)
             v[k] = part[least_u32(s + k, n_seg - 1u) * step];
         UNROLL
-        for (u32 k = 0; k < wide; k++)
+        for (u32 k = 0; k < 8u; k++)
             total = total + (s + k < n_seg ? v[k] : 0.0f);
     }
     return total;
-}
-
-KFN float sums_get(SHM const float *part, u32 n_seg, u32 step)
-{
-    return sums_get_wide(part, n_seg, step, 8u);
 }
 
 /* A tile's sums where sums_get finds them: column 2t + i of 8 j, row g + 8 r at 128 j + 4 lane + 2 r + i. */
