@@ -26,33 +26,56 @@ static u32 any_length(void)
 
 /* ---- embedding ---- */
 
+/* What a kernel that ends in a norm leaves besides x: weights, rows, act rows, and the arguments that say so. */
+struct normed {
+    struct area w, h, act;
+    struct norm_args args;
+};
+
+static struct normed normed_rows(u32 n, const struct area *x, u32 x_stride, u32 rows)
+{
+    struct normed o = {.args = {.n = n, .h_stride = GPU_STRIDE(n) + 4 * check_below(3)}};
+    struct norm_args *a = &o.args;
+    a->write_h = check_below(2);
+    a->write_act = !a->write_h || check_below(2);
+    o.w = area_of(n);
+    o.h = area_of((u64)rows * a->h_stride);
+    o.act = area_of((u64)rows * GPU_ACT_BYTES(n) / 4);
+    float *y = mem_array((u64)rows * a->h_stride + 1, sizeof *y);
+    a->eps = check_below(2) ? 1e-6f : 0.0f;
+    area_floats(&o.w, 0, n, check_plain);
+    for (u32 r = 0; r < rows; r++) {
+        float *row = y + (u64)r * a->h_stride;
+        kernels_scalar.rmsnorm(row, floats(x->want + (u64)r * x_stride), floats(o.w.got), n, a->eps);
+        if (a->write_h)
+            memcpy(o.h.want + (u64)r * a->h_stride, row, n * sizeof *row);
+    }
+    if (a->write_act && n % 32 == 0)
+        act_rows(o.act.want, y, n, a->h_stride, rows);
+    free(y);
+    return o;
+}
+
+static void normed_same(struct normed *o, const struct area *x)
+{
+    area_same("x before the norm", x);
+    area_same("h", &o->h);
+    area_same("act", &o->act);
+    area_free(&o->w);
+    area_free(&o->h);
+    area_free(&o->act);
+}
+
 /* The rows that embed_norm is to give, through the norm that follows. */
 static void norm_embedded(const struct embed_args *e, const struct area *x, u32 rows, struct bufs b)
 {
-    u32 n = e->n_in, h_stride = GPU_STRIDE(n) + 4 * check_below(3);
-    bool write_h = check_below(2), write_act = !write_h || check_below(2);
-    struct area w = area_of(n), h = area_of((u64)rows * h_stride), act = area_of((u64)rows * GPU_ACT_BYTES(n) / 4);
-    float *y = mem_array((u64)rows * h_stride + 1, sizeof *y), eps = check_below(2) ? 1e-6f : 0.0f;
-    area_floats(&w, 0, n, check_plain);
-    for (u32 r = 0; r < rows; r++) {
-        float *row = y + (u64)r * h_stride;
-        kernels_scalar.rmsnorm(row, floats(x->want + (u64)r * e->x_stride), floats(w.got), n, eps);
-        if (write_h)
-            memcpy(h.want + (u64)r * h_stride, row, n * sizeof *row);
-    }
-    if (write_act && n % 32 == 0)
-        act_rows(act.want, y, n, h_stride, rows);
-    union gpu_args a = {.embed_norm_ = {.embed = *e, .norm = {.n = n, .h_stride = h_stride, .write_h = write_h, .write_act = write_act, .eps = eps}}};
-    b.p[3] = h.got;
-    b.p[4] = act.got;
-    b.p[5] = w.got;
-    launch(GK_embed_norm, &a, b, GPU_SHM_NORM(n));
-    area_same("h of embed_norm", &h);
-    area_same("act of embed_norm", &act);
-    free(y);
-    area_free(&w);
-    area_free(&h);
-    area_free(&act);
+    struct normed o = normed_rows(e->n_in, x, e->x_stride, rows);
+    union gpu_args a = {.embed_norm_ = {.embed = *e, .norm = o.args}};
+    b.p[3] = o.h.got;
+    b.p[4] = o.act.got;
+    b.p[5] = o.w.got;
+    launch(GK_embed_norm, &a, b, GPU_SHM_NORM(e->n_in));
+    normed_same(&o, x);
 }
 
 static void embed_of(enum dtype type, u32 n_in)
@@ -194,32 +217,14 @@ static void rows_are_gated(void **state)
 /* Rows of x, joined, through the norm that follows. */
 static void norm_joined(const struct combine_args *c, const struct area *x, u32 rows, struct bufs b)
 {
-    u32 n = c->n, h_stride = GPU_STRIDE(n) + 4 * check_below(3);
-    bool write_h = check_below(2), write_act = !write_h || check_below(2);
-    struct area w = area_of(n), h = area_of((u64)rows * h_stride), act = area_of((u64)rows * GPU_ACT_BYTES(n) / 4);
-    float *y = mem_array((u64)rows * h_stride + 1, sizeof *y), eps = check_below(2) ? 1e-6f : 0.0f;
-    area_floats(&w, 0, n, check_plain);
-    for (u32 r = 0; r < rows; r++) {
-        float *row = y + (u64)r * h_stride;
-        kernels_scalar.rmsnorm(row, floats(x->want + (u64)r * c->x_stride), floats(w.got), n, eps);
-        if (write_h)
-            memcpy(h.want + (u64)r * h_stride, row, n * sizeof *row);
-    }
-    if (write_act && n % 32 == 0)
-        act_rows(act.want, y, n, h_stride, rows);
-    union gpu_args a = {.combine_norm_ = {.combine = *c, .norm = {.n = n, .h_stride = h_stride, .write_h = write_h, .write_act = write_act,
-                                                                              .more = check_below(GPU_NORM_MORE + 1), .eps = eps}}};
-    b.p[6] = w.got;
-    b.p[7] = h.got;
-    b.p[8] = act.got;
-    launch(GK_combine_norm, &a, b, GPU_SHM_NORM(n) * (1 + a.combine_norm_.norm.more));
-    area_same("x of combine_norm", x);
-    area_same("h of combine_norm", &h);
-    area_same("act of combine_norm", &act);
-    free(y);
-    area_free(&w);
-    area_free(&h);
-    area_free(&act);
+    struct normed o = normed_rows(c->n, x, c->x_stride, rows);
+    union gpu_args a = {.combine_norm_ = {.combine = *c, .norm = o.args}};
+    a.combine_norm_.norm.more = check_below(GPU_NORM_MORE + 1);
+    b.p[6] = o.w.got;
+    b.p[7] = o.h.got;
+    b.p[8] = o.act.got;
+    launch(GK_combine_norm, &a, b, GPU_SHM_NORM(c->n) * (1 + a.combine_norm_.norm.more));
+    normed_same(&o, x);
 }
 
 static void combine_of(u32 n)
