@@ -8,7 +8,7 @@
 #     hash      2 layers: the logits' hashes of CPU and GPU are equal, decode at 1 to 64 streams, prompts in chunks, f16 and q8_0
 #     bench     48 layers, 128 tokens after 128, 1 to 64 streams; bench-k: q4_k_m
 #     prompt    prompts of 512, 2048 and 8192     long   decode at 1 and 8 streams after 2048 and 8192, at WIDTHS (1) after 32768, f16 and q8_0; 128 streams
-#     clock     a step's kernels, each one's time in the step and the gaps between, at 1, 8, 16 and 64 streams
+#     clock     a step's kernels, each one's time in the step and the gaps between, at 1, 8, 16 and 64 streams; marks too, where the kit was made with NVCCFLAGS=-DGPU_MARKS
 #     modes     48 layers at 1 and 8 streams in each mode        kernels   bench/kernels.cu, built there by nvcc
 #     few       bench/few.cu: kernels of few rows, old and new, in four builds; then 1 to 8 streams and the checks in the modes graph, graph,ring
 #               and graph,apart
