@@ -24,27 +24,34 @@ cli     base/ model/ plan/ kernel/ gpu/ device/ engine/ serve/ plainsong.h
 
 sources=$(find src include -name '*.[chm]' -o -name '*.cu' -o -name '*.metal' | LC_ALL=C sort)
 
-# C without its comments and texts, the lines kept, for the rules that read code.
-code() {
+# C without its comments and texts, each line behind FILE:LINE:, for the rules that read code.
+code() { # FILE...
     awk '{
+        if (FNR == 1) inside = 0
         line = $0; out = ""
         while (line != "") {
             if (inside) {
                 at = index(line, "*/")
                 if (!at) break
                 line = substr(line, at + 2); inside = 0
-            } else if (substr(line, 1, 2) == "/*") {
-                inside = 1; line = substr(line, 3)
-            } else if (substr(line, 1, 2) == "//") {
+            } else if (!match(line, /["\047]|\/[*\/]/)) {
+                out = out line
                 break
-            } else if (match(line, /^"([^"\\]|\\.)*"/) || match(line, /^\047([^\047\\]|\\.)*\047/)) {
-                out = out "\"\""; line = substr(line, RLENGTH + 1)
             } else {
-                out = out substr(line, 1, 1); line = substr(line, 2)
+                out = out substr(line, 1, RSTART - 1); line = substr(line, RSTART)
+                if (substr(line, 1, 2) == "/*") {
+                    inside = 1; line = substr(line, 3)
+                } else if (substr(line, 1, 2) == "//") {
+                    break
+                } else if (match(line, /^"([^"\\]|\\.)*"/) || match(line, /^\047([^\047\\]|\\.)*\047/)) {
+                    out = out "\"\""; line = substr(line, RLENGTH + 1)
+                } else {
+                    out = out substr(line, 1, 1); line = substr(line, 2)
+                }
             }
         }
-        print out
-    }' "$1"
+        print FILENAME ":" FNR ":" out
+    }' "$@"
 }
 
 # verdict RULE, with the broken places on stdin
@@ -59,9 +66,7 @@ verdict() {
 }
 
 checks() {
-    for file in $sources; do
-        grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "$file" /dev/null
-    done | awk -v rules="$rules" '
+    grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' $sources /dev/null | awk -v rules="$rules" '
         BEGIN {
             n = split(rules, line, "\n")
             for (i = 1; i <= n; i++) {
@@ -92,18 +97,14 @@ checks() {
                 print where ": src/" from " may not include \"" wanted "\""
         }' | verdict "includes point up the table"
 
-    for file in $sources; do
-        [ "$file" = src/cli/main.c ] || code "$file" | grep -nE '(^|[^_[:alnum:]])_?exit[[:space:]]*\(' | sed "s|^|$file:|"
-    done | verdict "exit() in main.c only"
+    code $(echo "$sources" | grep -vx src/cli/main.c) | grep -E '[^_[:alnum:]]_?exit[[:space:]]*\(' | verdict "exit() in main.c only"
 
     for file in $sources; do
         echo "${file##*/} $file"
     done | awk '{ n[$1]++; all[$1] = all[$1] " " $2 } END { for (f in n) if (n[f] > 1) print "one name, two files:" all[f] }' |
         verdict "file names are unique"
 
-    for file in $sources; do
-        awk -v file="$file" 'END { if (NR > 800) print file ":" NR ": over 800 lines" }' "$file"
-    done | verdict "no file over 800 lines"
+    awk 'FNR == 801 { print FILENAME ":" FNR ": over 800 lines" }' $sources | verdict "no file over 800 lines"
 
     if [ -z "$objects" ]; then
         echo "no folder of objects given: mutable variables are not looked for"
@@ -112,11 +113,13 @@ checks() {
     else
         # A symbol's line: value, flags (7 characters, maybe with spaces), section, size, name; tables of pointers are
         # in .data.rel.ro and const.
-        find "$objects" -name '*.o' ! -path '*/tests/*' | LC_ALL=C sort | while read -r object; do
-            objdump -t "$object" | sed -n 's/^[0-9a-f]* .......[[:space:]]*\([^[:space:]]*\)[[:space:]][[:space:]]*[0-9a-f]* \(.*\)$/\1 \2/p' |
-                awk -v object="$object" '($1 ~ /^\.(bss|data|tbss|tdata)($|\.)/ && $1 !~ /^\.data\.rel\.ro/ || $1 == "*COM*") &&
-                    $2 !~ /^\./ { print object ": " $2 " in " $1 }'
-        done | verdict "no mutable variable outside a function"
+        find "$objects" -name '*.o' ! -path '*/tests/*' | LC_ALL=C sort | xargs objdump -t |
+            sed -n -e 's/^\(.*\):[[:space:]]*file format .*/object \1/p' \
+                -e 's/^[0-9a-f]* .......[[:space:]]*\([^[:space:]]*\)[[:space:]][[:space:]]*[0-9a-f]* \(.*\)$/\1 \2/p' |
+            awk '$1 == "object" { object = substr($0, 8); next }
+                ($1 ~ /^\.(bss|data|tbss|tdata)($|\.)/ && $1 !~ /^\.data\.rel\.ro/ || $1 == "*COM*") &&
+                    $2 !~ /^\./ { print object ": " $2 " in " $1 }' |
+            verdict "no mutable variable outside a function"
     fi
 }
 
