@@ -79,7 +79,6 @@ release_programs() {
         echo "house sh tests/house.sh"
         echo "macos-compile sh tests/macos/compile.sh"
         echo "macos-packaging sh tests/macos/packaging.sh"
-        echo "bf16 sh tests/macos/bf16.sh build/release"
         echo "api sh tests/api.sh build/release"
     fi
     echo "layers sh tools/layers.sh build/release"

@@ -2,9 +2,9 @@
 # All of src/ compiled for arm64 macOS, on a machine without a Mac SDK: to Mach-O objects, with warnings as errors (the
 # tests: looked at, without objects), against tests/macos/include, which declares what macOS has and nothing that it has
 # not (read its README.md).
-#   sh tests/macos/compile.sh [BUILD_DIR]     from the tree's root; needs clang and the four libraries' headers
+#   sh tests/macos/compile.sh [BUILD_DIR]     from the tree's root; needs clang and the four libraries' headers, and bf16.sh the release build
 # Prints "ok NAME" or "not ok NAME: why". Also: what no object defines is declared by macOS or by a library; and uses of
-# what macOS does not have, planted one by one, are refused.
+# what macOS does not have, planted one by one, are refused. Last bf16.sh, with assembly that was made on the way.
 set -u
 build=${1:-build/macos}
 headers=$build/include
@@ -19,7 +19,7 @@ said() { # STATUS NAME WHY
 }
 if ! command -v clang >/dev/null; then
     echo "skipped macos-compile: no clang here"
-    exit 0
+    exec sh tests/macos/bf16.sh build/release
 fi
 
 # The libraries' headers alone: beside them lie the C library's of this system.
@@ -33,7 +33,19 @@ done
 target="clang -target arm64-apple-macos14 -nostdinc -isystem $(clang -print-resource-dir)/include"
 target="$target -isystem $PWD/tests/macos/include -isystem $PWD/$headers"
 
-make -s -k -j2 WERROR=1 CONFIG=debug METAL=native CC="$target" B="$build" objects >"$build/log" 2>&1
+# NEON's as they ship, by way of their assembly, which bf16.sh reads; the others without optimization.
+rm -rf "$build/kernel"
+cat >"$build/cc" <<END
+#!/bin/sh
+case " \$* " in *" -c "*) ;; *) exec $target "\$@" ;; esac
+for out; do :; done
+$target "\$@" -g0 -S -o "\${out%.o}.s" && $target -march=armv8.2-a+dotprod+i8mm -c -o "\$out" "\${out%.o}.s"
+END
+chmod +x "$build/cc"
+neon="$build/kernel/neon.o $build/kernel/neon_dotprod.o $build/kernel/neon_i8mm.o"
+make -s -k -j2 WERROR=1 METAL=native CC="$build/cc" B="$build" $neon >"$build/log" 2>&1
+optimized=$?
+make -s -k -j2 WERROR=1 CONFIG=debug METAL=native CC="$target" B="$build" objects >>"$build/log" 2>&1 && [ $optimized -eq 0 ]
 said $? "src compiles for arm64 macOS" "$(grep -E 'error:' "$build/log" | head -n 5 | tr '\n' ' ')"
 
 # Names: a symbol table of Mach-O is read by hand, since binutils knows ELF only.
@@ -128,4 +140,6 @@ refused strchrnul string.h 'return *strchrnul("x", 0);'
 printf '#include <stdio.h>\n#include <stdint.h>\nint main(void) { return printf("%%lu", (uint64_t)1); }\n' >"$planted"
 ! $target -std=c11 -Wall -Wextra -Werror -fsyntax-only "$planted" >"$build/log" 2>&1 && grep -q Wformat "$build/log"
 said $? "refused: %lu for 64 bits, which are long long there" "it compiles"
+
+sh tests/macos/bf16.sh build/release "$build"/kernel/neon*.s || status=1
 exit $status
