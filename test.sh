@@ -7,6 +7,7 @@
 #   arm       gcc         for 64-bit Arm under qemu: arithmetic, NEON's kernels and the golden hashes (tests/arm)
 #   sh test.sh            all
 #   sh test.sh unit       the layers and tests/test_*.c of the release build; installs nothing (make check)
+# Builds run one after the other, programs beside them as soon as theirs is there: two cores have work until the end.
 # A line for each program, a failure's output behind it; the last line is "N passed, N failed". Status 1 when one failed.
 set -u
 cd "$(dirname "$0")" || exit 1
@@ -35,56 +36,65 @@ fi
 rm -rf "$counts"
 mkdir -p "$counts" || exit 1
 
-# build LABEL MAKE_ARGS...: one case, counted like a program's.
+# What the tests say; stdout of a list of programs is the list.
+exec 3>&1
+
+# build LABEL MAKE_ARGS...: one case, counted like a program's. Behind the programs that run beside it: theirs is what is timed.
 build() {
     label=$1
     shift
     start=$(date +%s)
-    if make -s -j2 WERROR=1 "$@" >"$counts/$label.log" 2>&1 </dev/null; then
+    if nice -n 5 make -s -j2 WERROR=1 "$@" >"$counts/$label.log" 2>&1 </dev/null; then
         echo "1 0" >"$counts/$label.count"
-        printf '%-4s %-34s %4d passed  %d s\n' ok "$label" 1 $(($(date +%s) - start))
+        printf '%-4s %-34s %4d passed  %d s\n' ok "$label" 1 $(($(date +%s) - start)) >&3
     else
         echo "0 1" >"$counts/$label.count"
-        printf '%-4s %-34s    0 passed, 1 failed  %d s\n' FAIL "$label" $(($(date +%s) - start))
-        grep -E 'error|warning' "$counts/$label.log" | head -n 20 | cut -c 1-300 | sed 's/^/     /'
-        tail -n 20 "$counts/$label.log" | cut -c 1-300 | sed 's/^/     | /'
+        {
+            printf '%-4s %-34s    0 passed, 1 failed  %d s\n' FAIL "$label" $(($(date +%s) - start))
+            grep -E 'error|warning' "$counts/$label.log" | head -n 20 | cut -c 1-300 | sed 's/^/     /'
+            tail -n 20 "$counts/$label.log" | cut -c 1-300 | sed 's/^/     | /'
+        } >"$counts/$label.said"
+        cat "$counts/$label.said" >&3
         return 1
     fi
 }
 
-# Lines "LABEL COMMAND..." on stdin, three at a time: most programs use one core, some wait.
+# Lines "LABEL COMMAND..." on stdin as they come, three at a time: most programs use one core, some wait.
 programs() {
-    sed "s|^|$counts |" | xargs -P 3 -L 1 sh tools/program.sh
+    xargs -P 3 -L 1 sh tools/program.sh "$counts"
 }
 
 # Those of the Metal backend are of the metal build.
 unit_tests=$(for c in tests/test_*.c; do t=${c#tests/}; echo "${t%.c}"; done | grep -v '^test_metal')
 
 # The longest first.
+long_tests="test_gpu_order test_gpu_attend test_gpu_golden test_arch test_gpu_device test_template test_token test_gpu_products"
 release_programs() {
-    for test in $unit_tests; do
-        case $test in
-        test_template | test_oracle) echo "$test build/release/tests/$test" ;;
-        esac
-    done
     if [ "$what" = all ]; then
-        echo "cuda sh tests/test_cuda.sh build/release" # where there is nvcc: minutes
-        [ -f tests/synthetic.sh ] && echo "synthetic sh tests/synthetic.sh build/release/plainsong"
-        for part in clients raw company; do
+        echo "cuda-plugin sh tests/test_cuda_plugin.sh build/release"
+        for part in raw company clients; do
             echo "serve-$part sh tests/serve/run.sh build/release/plainsong $part"
         done
-        echo "page sh tests/serve/page.sh build/release/plainsong"
+    fi
+    for test in $long_tests; do
+        echo "$test build/release/tests/$test"
+    done
+    if [ "$what" = all ]; then
+        echo "verify-emu sh tests/verify/emu.sh build/release/plainsong"
+        echo "macos-compile sh tests/macos/compile.sh"
         echo "cli sh tests/cli/run.sh build/release/plainsong"
+        echo "cuda sh tests/test_cuda.sh build/release"
+        echo "page sh tests/serve/page.sh build/release/plainsong"
+        [ -f tests/synthetic.sh ] && echo "synthetic sh tests/synthetic.sh build/release/plainsong"
         echo "metal-macho sh tests/metal/macho.sh"
         echo "house sh tests/house.sh"
-        echo "macos-compile sh tests/macos/compile.sh"
         echo "macos-packaging sh tests/macos/packaging.sh"
         echo "api sh tests/api.sh build/release"
     fi
     echo "layers sh tools/layers.sh build/release"
     for test in $unit_tests; do
-        case $test in
-        test_template | test_oracle) ;;
+        case " $long_tests " in
+        *" $test "*) ;;
         *) echo "$test build/release/tests/$test" ;;
         esac
     done
@@ -97,7 +107,7 @@ uncounted="test_alloc"
 once="test_arch test_gpu_attend test_gpu_device test_gpu_products test_gpu_rows test_products test_template test_token"
 sanitized_programs() { # SUFFIX of the folder: "" or -clang
     leave="$too_long $uncounted"
-    [ "$1$made" != " gcc clang" ] || leave="$leave $once"
+    [ "$1$made" != " clang" ] || leave="$leave $once"
     for test in $unit_tests; do
         case " $leave " in
         *" $test "*) ;;
@@ -121,51 +131,47 @@ arm_programs() {
     echo "arm-processors sh tests/arm/run.sh build/arm/bare"
 }
 
-build release CC=gcc all tests && release_programs | programs
-if [ "$what" = all ]; then
-    UBSAN_OPTIONS=print_stacktrace=1
-    export UBSAN_OPTIONS
-    made=
-    build asan CC=gcc CONFIG=asan all tests && made="$made gcc"
-    build asan-clang CC=clang CONFIG=asan all tests && made="$made clang"
-    for by in $made; do
-        case $by in
-        gcc) sanitized_programs "" && sanitized_server ;;
-        clang) sanitized_programs -clang && echo "fuzz sh tests/fuzz/run.sh" ;;
-        esac
-    done | programs
-    binaries=build/release/plainsong
-    for by in $made; do
-        case $by in
-        gcc) binaries="$binaries build/asan/plainsong" ;;
-        clang) binaries="$binaries build/asan-clang/plainsong" ;;
-        esac
+# Apple's kernel text, looked at and run on the emulator (docs/gpu.md, Metal).
+metal_text_programs() {
+    for test in products few attend rows router selftest; do
+        echo "metal-text-$test build/metal/msl/test_gpu_$test"
     done
-    {
-        echo "verify sh tests/verify/quick.sh $binaries"
-        echo "verify-emu sh tests/verify/emu.sh build/release/plainsong"
-    } | programs
-    # Apple's kernel text, looked at and run on the emulator (docs/gpu.md, Metal).
-    if build metal-text CC=gcc METAL=fake B=build/metal msl build/metal/tests/test_gpu_shm; then
-        {
-            for test in products few attend rows router selftest; do
-                echo "metal-text-$test build/metal/msl/test_gpu_$test"
-            done
-            echo "metal-text sh tests/metal/msl.sh build/metal"
-            echo "metal-shm build/metal/tests/test_gpu_shm"
-        } | programs
-    fi
-    # The Metal backend over a fake Metal.
-    if build metal CC=gcc METAL=fake B=build/metal build/metal/plainsong build/metal/tests/test_metal_host; then
-        {
-            echo "test_metal_host build/metal/tests/test_metal_host"
-            echo "metal-product sh tests/metal/product.sh build/metal/plainsong"
-            echo "metal-plant sh tests/metal/plant.sh build/metal"
-        } | programs
-    fi
+    echo "metal-text sh tests/metal/msl.sh build/metal"
+    echo "metal-shm build/metal/tests/test_gpu_shm"
+}
+
+# The Metal backend over a fake Metal.
+metal_programs() {
+    echo "metal-product sh tests/metal/product.sh build/metal/plainsong"
+    echo "metal-plant sh tests/metal/plant.sh build/metal"
+    echo "test_metal_host build/metal/tests/test_metal_host"
+}
+
+# One build after the other; the programs of those that are done run meanwhile.
+everything() {
+    build release CC=gcc all tests && release_programs
+    [ "$what" = all ] || return 0
+    made=
+    binaries=build/release/plainsong
+    # clang's first: its programs are the longer ones.
+    build asan-clang CC=clang CONFIG=asan all tests && made="$made clang" && binaries="$binaries build/asan-clang/plainsong" &&
+        sanitized_programs -clang && echo "fuzz sh tests/fuzz/run.sh"
+    build asan CC=gcc CONFIG=asan all tests && binaries="$binaries build/asan/plainsong" && sanitized_programs "" && sanitized_server
+    echo "verify sh tests/verify/quick.sh $binaries"
+    build metal-text CC=gcc METAL=fake B=build/metal msl build/metal/tests/test_gpu_shm && metal_text_programs
+    build metal CC=gcc METAL=fake B=build/metal build/metal/plainsong build/metal/tests/test_metal_host && metal_programs
+    case $(uname -m) in
+    aarch64 | arm64) ;;
+    *) build arm CC=aarch64-linux-gnu-gcc B=build/arm LDFLAGS=-static bare && arm_programs ;;
+    esac
+}
+
+UBSAN_OPTIONS=print_stacktrace=1
+export UBSAN_OPTIONS
+everything | programs
+if [ "$what" = all ]; then
     case $(uname -m) in
     aarch64 | arm64) echo "     not under qemu: this machine is an Arm itself, the release build's tests ran on it" ;;
-    *) build arm CC=aarch64-linux-gnu-gcc B=build/arm LDFLAGS=-static bare && arm_programs | programs ;;
     esac
     echo "     not under the sanitizers: $too_long (minutes of arithmetic; test_products, test_rows and"
     echo "     test_attend have each operation, verify whole answers), $uncounted (counts calls of malloc, which is the sanitizer's there)"

@@ -1,11 +1,10 @@
 #!/bin/sh
-# The CUDA plug-in as far as a machine without a GPU shows it: that it builds, what it links, how it is found, what is said when it, its
-# driver or its GPU is not there, and, with one whose GPU is the emulator (fake_cuda.c), what is made of memory that is short and of a GPU that fails. Where nvcc is absent it is not built, and what needs it is skipped.
+# `--device cuda` as far as a machine without nvcc and GPU shows it: how the plug-in is found, what is said when it is not there, and, with one
+# whose GPU is the emulator (fake_cuda.c), what is made of memory that is short and of a GPU that fails. The plug-in itself: test_cuda_plugin.sh.
 #   sh tests/test_cuda.sh BUILD_DIR         (build/release) from the tree's root
 # Prints "ok NAME" or "not ok NAME: why".
 set -u
 build=$1
-plugin=$build/libplainsong-cuda.so
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 1' INT TERM
@@ -112,32 +111,5 @@ if [ -f "$tmp/fake.so" ]; then
     holds "memory for fewer slots: it is named, and fits" fits_as_named 700000000 --slots 1000
     unset FAKE_FREE
     python3 tests/serve/device.py "$build/plainsong" "$tmp/fake.so" || failed=1
-fi
-unset PLAINSONG_CUDA
-
-# ---- the plug-in itself
-
-if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
-    echo "skipped the plug-in itself: there is no nvcc"
-    exit $failed
-fi
-# As where nvcc on the PATH is a script in a folder of its own: what belongs to it must be asked of it.
-nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
-printf '#!/bin/sh\nexec %s "$@"\n' "$nvcc" >"$tmp/p/bin/nvcc"
-chmod +x "$tmp/p/bin/nvcc"
-holds "make cuda" make -s -j2 WERROR=1 CC=gcc NVCC="$tmp/p/bin/nvcc" B="$build" cuda
-links_c_only() {
-    ! readelf -d "$plugin" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libdl|librt|libpthread|ld-linux[-_a-z0-9]*)[.]so'
-}
-holds "the plug-in links neither cuBLAS nor cuDNN, nor anything but the C library" links_c_only
-two_symbols() {
-    nm -D --defined-only "$plugin" | awk '{ print $3 }' | LC_ALL=C sort >"$tmp/symbols"
-    printf 'plainsong_cuda_abi\nplainsong_cuda_backend\n' | diff - "$tmp/symbols"
-}
-holds "the plug-in shows two symbols" two_symbols
-if nvidia-smi -L 2>/dev/null | grep -q GPU; then
-    echo "skipped no GPU: this machine has one"
-else
-    holds "no GPU: one line says so" refused "--device cuda: " run_cuda "$build/plainsong"
 fi
 exit $failed

@@ -1,0 +1,59 @@
+#!/bin/sh
+# The CUDA plug-in as far as a machine without a GPU shows it: that it builds, what it links, and that one line says there is no GPU. Skipped
+# where nvcc is absent. How it is found, and GPUs that fail: test_cuda.sh.
+#   sh tests/test_cuda_plugin.sh BUILD_DIR         (build/release) from the tree's root
+# Prints "ok NAME" or "not ok NAME: why".
+set -u
+build=$1
+plugin=$build/libplainsong-cuda.so
+if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+    echo "skipped the plug-in itself: there is no nvcc"
+    exit 0
+fi
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 1' INT TERM
+failed=0
+
+# holds NAME COMMAND...
+holds() {
+    name=$1
+    shift
+    if "$@" >"$tmp/said" 2>&1; then
+        echo "ok $name"
+    else
+        cat "$tmp/said"
+        echo "not ok $name"
+        failed=1
+    fi
+}
+
+# As where nvcc on the PATH is a script in a folder of its own: what belongs to it must be asked of it.
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+printf '#!/bin/sh\nexec %s "$@"\n' "$nvcc" >"$tmp/nvcc"
+chmod +x "$tmp/nvcc"
+holds "make cuda" make -s -j2 WERROR=1 CC=gcc NVCC="$tmp/nvcc" B="$build" cuda
+links_c_only() {
+    ! readelf -d "$plugin" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libdl|librt|libpthread|ld-linux[-_a-z0-9]*)[.]so'
+}
+holds "the plug-in links neither cuBLAS nor cuDNN, nor anything but the C library" links_c_only
+two_symbols() {
+    nm -D --defined-only "$plugin" | awk '{ print $3 }' | LC_ALL=C sort >"$tmp/symbols"
+    printf 'plainsong_cuda_abi\nplainsong_cuda_backend\n' | diff - "$tmp/symbols"
+}
+holds "the plug-in shows two symbols" two_symbols
+no_gpu() {
+    unset PLAINSONG_CUDA
+    "$build/plainsong" run -m models/plainsong-tiny-q4_0.gguf -p hi -n 2 --device cuda >"$tmp/out" 2>"$tmp/err" </dev/null
+    status=$?
+    [ $status -eq 1 ] && [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -qF -e "--device cuda: " "$tmp/err" && return
+    echo "status $status, expected 1 and one line"
+    head -n 5 "$tmp/out" "$tmp/err"
+    return 1
+}
+if nvidia-smi -L 2>/dev/null | grep -q GPU; then
+    echo "skipped no GPU: this machine has one"
+else
+    holds "no GPU: one line says so" no_gpu
+fi
+exit $failed
