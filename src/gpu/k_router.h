@@ -293,6 +293,8 @@ KFN void router_unit(struct at at, CON const struct router_args *a, struct bufs 
     NO_UNROLL
     for (u32 turn = rehearsed ? 0u : 1u; turn < 2u; turn++) { /* 0: the norm's weights for a row, short chains */
         if (turn && !again) {
+            if (rehearsed)
+                BARRIER(at); /* what was read in rehearsal is written now */
             router_put(at, piece, w);
             IN_TURN(at);
         }
