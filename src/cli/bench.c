@@ -16,7 +16,7 @@
 #include <string.h>
 
 struct bench {
-    const char *streams, *plot, *http, *key_file;
+    const char *streams, *path, *plot, *http, *key_file;
     u32 prompt, gen, runs;
     bool mixed, json;
     struct opts_engine engine;
@@ -49,6 +49,8 @@ static const struct opt table[] = {
      "tokens a stream reads: 128, with --http 16; of the joining prompt with --mixed: 4096"},
     {0, "gen", OPT_U32, AT(gen), 4, 1 << 20, "N", "tokens a stream makes: 64, with --http 128"},
     {0, "runs", OPT_U32, AT(runs), 1, BENCH_MAX_RUNS, "R", "runs at each number: 5"},
+    {0, "path", OPT_CHOICE, AT(path), 0, 0, "engine|device",
+     "one of the two alone: half of the time where prompts are long"},
     {0, "mixed", OPT_FLAG, AT(mixed), 0, 0, NULL,
      "how running streams keep their pace while a long prompt is read"},
     {0, "http", OPT_TEXT, AT(http), 0, 0, "URL",
@@ -104,11 +106,18 @@ static int check(const struct bench *o, struct bench_setup *s, struct err *err)
         .serialize = o->engine.serialize,
         .profile = o->engine.profile,
         .seed = SEED,
+        .first = o->path && strcmp(o->path, "device") == 0 ? PATH_DEVICE : PATH_ENGINE,
+        .n_paths = o->path ? 1 : PATHS,
     };
     if (read_widths(o->streams ? o->streams : o->mixed ? "4" : o->http ? "8" : "1,2,4,8", s, err))
         return -1;
     if (o->http && (o->mixed || o->plot))
         return err_set(err, "--http with --%s: expected one of them", o->mixed ? "mixed" : "plot");
+    if (o->path && (o->http || o->mixed || o->plot))
+        return err_set(err, "--path with --%s: expected one of them",
+                       o->http    ? "http"
+                       : o->mixed ? "mixed"
+                                  : "plot");
     if (o->key_file && !o->http)
         return err_set(err, "--api-key-file: expected --http URL with it");
     u32 slots = most_streams(s) + s->mixed;
@@ -217,9 +226,9 @@ static int run_widths(struct bench_rig *r, struct bench_machine *m, struct bench
     const struct bench_setup *s = r->setup;
     for (u32 run = 0; run < s->runs; run++) {
         bench_machine_measure(m);
-        for (u32 i = 0; i < s->n_widths * PATHS; i++) {
-            series[i].streams = s->widths[i / PATHS];
-            series[i].path = (enum bench_path)(i % PATHS);
+        for (u32 i = 0; i < s->n_widths * s->n_paths; i++) {
+            series[i].streams = s->widths[i / s->n_paths];
+            series[i].path = (enum bench_path)(s->first + i % s->n_paths);
             if (bench_run(r, &series[i], err))
                 return -1;
         }
@@ -267,7 +276,7 @@ static int measure(struct bench_rig *r, const struct bench *o, struct bench_mach
     if (rc == 0)
         rc = s->mixed ? run_mixed(r, m, mixed, err) : run_widths(r, m, series, err);
     if (rc == 0) {
-        res.n_series = s->mixed ? 0 : s->n_widths * PATHS;
+        res.n_series = s->mixed ? 0 : s->n_widths * s->n_paths;
         res.n_mixed = s->mixed ? s->n_widths : 0;
         ps_model_info(r->model, &res.model);
         ps_engine_stats(r->engine, &res.stats);

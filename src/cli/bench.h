@@ -96,6 +96,8 @@ struct bench_setup { /* what was asked for */
     u32 prompt, gen, runs;
     bool mixed, serialize, profile;
     u64 seed;
+    enum bench_path first; /* of the n_paths that are measured */
+    u32 n_paths;
 };
 
 struct bench_rig {

@@ -331,6 +331,12 @@ printf 'ab\377\nWhat is 2 + 3?\n' | "$plainsong" chat >"$tmp/out" 2>"$tmp/err"
 
 says 2 "bench: a list" '--streams "1,,2"' bench --streams 1,,2
 says 2 "bench: too few slots" "these streams need 4" bench --streams 1,4 --slots 2
+says 2 "bench: a path with a plot" "--path with --plot: expected one of them" bench --path device --plot "$tmp/plot.svg"
+says 2 "bench: a path with --mixed" "--path with --mixed" bench --path engine --mixed
+run 0 "bench: one path" bench --path device --streams 1,2 --prompt 8 --gen 8 --runs 1 --json &&
+    holds "bench: one path has a run for each number" python3 -c '
+import json, sys
+assert [(r["streams"], r["path"]) for r in json.load(open(sys.argv[1]))["runs"]] == [(1, "device"), (2, "device")]' "$tmp/out"
 says 2 "bench: a number" '--gen "2"' bench --gen 2
 says 1 "bench: a context" "need a context of 5064" bench --prompt 5000
 says 1 "bench: no such file" "nowhere.gguf" bench -m nowhere.gguf
