@@ -55,7 +55,10 @@ typedef const unsigned int *any_words;
 #define NO_UNROLL _Pragma("unroll 1")
 
 struct ring {
-    u32 turns; /* bit s: which of its two turns slot s is in */
+    u32 turns;  /* bit s: which of its two turns slot s is in */
+#ifdef GPU_MARKS
+    u32 marked; /* bit i: mark i is there, of the first time a turn was asked for */
+#endif
 };
 
 struct at {
@@ -73,8 +76,11 @@ struct at {
 KFN void mark(struct at at, u32 i)
 {
     u64 t;
-    if (!at.marks || at.lane || ((i == 1u || i == 2u) && at.marks[i] > at.marks[0])) /* the turn that was asked for first */
+    if (i == 0u)
+        at.ring->marked = 0u;
+    if (!at.marks || at.lane || ((i == 1u || i == 2u) && at.ring->marked >> i & 1u))
         return;
+    at.ring->marked |= 1u << i;
     asm volatile("mov.u64 %0, %%clock64;" : "=l"(t) : : "memory");
     at.marks[i] = t;
     if (i == 2u) {
