@@ -5,7 +5,7 @@
 #     check     golden hashes of plainsong-tiny (f16, q8_0), launches and their order, verify --quick, in every mode
 #     verify    verify in full on plainsong-tiny: minutes
 #     files     synthetic 30b-a3b files into memory: 2 layers q4_0 and q4_k_m, 48 layers q4_0; files-k: 48 layers q4_k_m
-#     hash      2 layers: the logits' hashes of CPU and GPU are equal, decode at 1 to 64 streams, prompts in chunks, f16 and q8_0
+#     hash      2 layers: the logits' hashes of CPU and GPU are equal, decode at 1 to 96 streams, prompts in chunks, f16 and q8_0
 #     bench     48 layers, 128 tokens after 128, 1 to 64 streams; bench-k: q4_k_m
 #     prompt    prompts of 512, 2048 and 8192     long   decode at 1 and 8 streams after 2048 and 8192, at WIDTHS (1) after 32768, f16 and q8_0; 128 streams
 #     clock     a step's kernels, each one's time in the step and the gaps between, at 1, 8, 16 and 64 streams; marks too, where the kit was made with NVCCFLAGS=-DGPU_MARKS
@@ -135,7 +135,7 @@ same_hash() { # NAME ARGS...: on both devices
 step_hash() {
     find_files
     for type in q4_0 q4_k_m; do
-        same_hash "$type-decode" -m "$(file "$type-2")" --streams 1,2,3,4,5,8,9,16,17,32,33,64 --prompt 19 --gen 6 --ctx 64
+        same_hash "$type-decode" -m "$(file "$type-2")" --streams 1,2,3,4,5,8,9,16,17,32,33,64,96 --prompt 19 --gen 6 --ctx 64
         same_hash "$type-chunks" -m "$(file "$type-2")" --streams 1,3 --prompt 700 --gen 4 --ctx 768
         same_hash "$type-q8_0" -m "$(file "$type-2")" --streams 1,4,16 --prompt 150 --gen 6 --ctx 256 --kv q8_0
     done

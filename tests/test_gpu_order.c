@@ -404,7 +404,7 @@ static void make_model(struct model *m, const char *name, const char *type)
 {
     char command[512], floats[128];
     struct err err;
-    bool quant = type[0] == 'q';
+    bool quant = type[0] == 'q' && strcmp(type, "q4_1");
     *m = (struct model){.made = true};
     snprintf(m->path, sizeof m->path, "%s/%s-%s.gguf", folder, name, type);
     snprintf(floats, sizeof floats, "%s/%s.gguf", folder, name);
@@ -486,6 +486,17 @@ static void long_prompts(void **state)
     close_plan(&m);
 }
 
+/* Kernels for more than a few rows of types that k_dense.h and k_twin.h do not have. */
+static void another_type(void **state)
+{
+    (void)state;
+    static const struct scene SOME[] = {{"a long prompt", {{8, 70, 0}}}, {"a prompt", {{8, 20, 1}}}};
+    struct model m;
+    make_model(&m, "mixtral", "q4_1");
+    check_model(&m, "mixtral q4_1", KV_F16, LONG_CTX, SOME, COUNT(SOME), 1);
+    close_plan(&m);
+}
+
 /* At few rows the kernels that are not taken by themselves. */
 static void few_rows_of_the_shipped_model(void **state)
 {
@@ -522,7 +533,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_architecture),
-        cmocka_unit_test(long_prompts),
+        cmocka_unit_test(long_prompts), cmocka_unit_test(another_type),
         cmocka_unit_test(the_shipped_model),
         cmocka_unit_test(few_rows_of_the_shipped_model),
         cmocka_unit_test(every_kernel_was_there),

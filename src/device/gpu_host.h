@@ -43,7 +43,7 @@ struct gpu_list { /* launches, and the index of the plan's operation that each b
     u32 n, cap;
 };
 
-enum { GPU_APART = 64 /* rows that are looked at for it */ };
+enum { GPU_APART = 128 /* rows that are looked at for it */ };
 enum { GPU_PIECES = 32 /* of weights: one, or as many as the largest buffer asks for */ };
 
 enum {

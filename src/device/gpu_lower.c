@@ -8,11 +8,12 @@
  *   3, 4      few_4         "                            two weight tiles at a time; where _twin does not do as above
  *   5-8       dense_1       "                            "; or tiles of 8 pairs
  *   9-16      dense_1, _2   "                            "
- *   17-64     dense_4       "                            "
- *   65-128    product_2     "                            tiles of 16 pairs
+ *   17-32     dense_2, _4   "                            "
+ *   33-64     dense_4       "                            "
+ *   65-128    dense_4       "                            "; where _twin does not do tiles of 16 pairs
  *   more      product_many  "                            _many, of 64; PS_METAL: of 16 up to 256, then of 32
  *
- * Up to 64 rows, each alone in its slot: attention's launch does what store would. Rule 1 of attention's result is in attention's launches, where single rows are all there is and heads are whole blocks; else in the product at
+ * Up to 128 rows, each alone in its slot: attention's launch does what store would. Rule 1 of attention's result is in attention's launches, where single rows are all there is and heads are whole blocks; else in the product at
  * one row, in a launch at more.
  * Where experts are joined by a launch of its own the norm that follows is in it (combine_norm); so is the first layer's in the embedding's, up to a row
  * a group (embed_norm).
@@ -20,7 +21,8 @@
  * Up to FEW_ROWS rows (or a backend's few_rows), where types and shared memory allow: few_1, _2, _4 for products of at most FEW_PRODUCT rows (but for those
  * of many outputs, the head), few_in and few_out for experts, which write act rows and join the experts, where _twin does not do (from 3 rows on).
  *
- * dense_1, _2, _4 are for types q4_0, q8_0, q4_k and q6_k; products with others, and all with PS_METAL, have product_1 up to 8 rows and product_2 up to 128.
+ * dense_1, _2, _4 are for types q4_0, q8_0, q4_k and q6_k; products with others have product_1 up to 8 rows, product_2 up to 64 and then product_many; all with
+ * PS_METAL too, product_2 up to 128.
  *
  * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up.
  * Up to 8 rows the router does its norm itself. PS_METAL: experts joined by the output read act rows, where experts_in writes them. */
@@ -300,8 +302,10 @@ static enum gpu_kernel dense_product(const struct lower *l, const union gpu_args
     bool takes = !PS_METAL && !l->c->plain && a->source == SRC_ACT && l->rows >= DENSE_FROM && l->rows <= DENSE_TO;
     for (u32 m = 0; m < a->n_mats; m++)
         takes &= GPU_FEW_TYPE(a->type[m]);
-    bool low = l->rows <= 8 || (l->rows <= 16 && panels_of_all(a) <= l->g->info.n_groups); /* few panels: more units of fewer rows */
-    enum gpu_kernel k = low ? GK_dense_1 : l->rows <= 16 ? GK_dense_2 : GK_dense_4;
+    u32 panels = panels_of_all(a);
+    bool low = l->rows <= 8 || (l->rows <= 16 && panels <= l->g->info.n_groups); /* few panels: more units of fewer rows */
+    bool two = l->rows <= 16 || (l->rows <= 32 && panels <= DENSE_PANELS); /* and room for the next launch's groups */
+    enum gpu_kernel k = low ? GK_dense_1 : two ? GK_dense_2 : GK_dense_4;
     while (takes && k != GK_dense_1 && !lower_fits(l, k, args))
         k--;
     return takes && lower_fits(l, k, args) ? k : GK_COUNT;

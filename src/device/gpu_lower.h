@@ -18,6 +18,7 @@ struct lower {
     const struct plan_op *done; /* a norm that the launches before it did, or NULL */
     bool fused_out;             /* experts: a pair by itself, joined by experts_out */
     bool few;                   /* and by k_few.h's kernels */
+    bool twins;                 /* the experts_*_twin kernels could take both of their products */
     bool choose;                /* few_in then chooses them: by this, of that */
     struct route_args route;
     struct gpu_ref route_from;
@@ -31,8 +32,8 @@ struct lower {
 #endif
 
 enum { ALONE = 1, FEW_NORM = 2, FEW = 8, FEW_PRODUCT = 4, FEW_OUTS = 16384, FUSED_OUT = 4,
-       ONE_GROUP_ROUTES = PS_METAL ? 64 : 32, TWIN_FROM = 3, TWIN_TO = 64, MANY = 128, ROUTER_OUTS = 512 };
-enum { DENSE_FROM = 5, DENSE_TO = 64 };
+       ONE_GROUP_ROUTES = PS_METAL ? 64 : 32, TWIN_FROM = 3, TWIN_TO = 128, MANY = PS_METAL ? 128 : 64, ROUTER_OUTS = 512 };
+enum { DENSE_FROM = 5, DENSE_TO = 128, DENSE_PANELS = 1024 };
 
 struct readers { /* of a normalised row, until it is written anew */
     u32 n;

@@ -20,7 +20,7 @@ static u32 tile_rows(const struct lower *l)
 {
     const struct hparams *hp = &l->g->dev.plan->hp;
     union gpu_args in = {.experts_in_ = {.n_in = hp->d_model}}, out = {.experts_out_ = {.source = SRC_ACT, .n_in = hp->d_ff_exp}};
-    if (l->fused_out || ((per_row(l) || l->rows <= 64) && lower_fits(l, GK_experts_in_1, &in) && lower_fits(l, GK_experts_out_1, &out)))
+    if (l->fused_out || ((per_row(l) || l->rows <= 64 || l->twins) && lower_fits(l, GK_experts_in_1, &in) && lower_fits(l, GK_experts_out_1, &out)))
         return 8;
     return l->rows <= (PS_METAL ? 256 : 128) && lower_fits(l, GK_experts_in_2, &in) && lower_fits(l, GK_experts_out_2, &out) ? 16 : GPU_MANY_COLS;
 }
@@ -90,8 +90,8 @@ static bool fuses(const struct lower *l)
            lower_fits(l, GK_experts_out_1, &a);
 }
 
-/* Whether the experts_*_twin kernels take an operation's experts: gate and up of one type, shared memory for their columns. */
-static bool twin(const struct lower *l, const struct plan_op *op)
+/* Whether the experts_*_twin kernels could take an operation's experts: gate and up of one type, shared memory for their columns. */
+static bool may_twin(const struct lower *l, const struct plan_op *op)
 {
     const struct plan_weight *w = lower_of_plan(l, op->mats[0].weight);
     u32 type = w->tensor->type;
@@ -99,15 +99,19 @@ static bool twin(const struct lower *l, const struct plan_op *op)
         if (!lower_quantised(l, op->mats[m].weight) || lower_of_plan(l, op->mats[m].weight)->tensor->type != type)
             return false;
     return l->rows >= TWIN_FROM && l->rows <= TWIN_TO && !l->c->plain && !per_row(l) && GPU_TWIN_TYPE(type) &&
-           !PS_METAL && tile_rows(l) == 8 && GPU_SHM_TWIN(type, w->n_in) <= l->g->info.shm_bytes; /* PS_METAL: act rows in place need none */
+           !PS_METAL && GPU_SHM_TWIN(type, w->n_in) <= l->g->info.shm_bytes; /* PS_METAL: act rows in place need none */
 }
+
+/* Whether they do: where others take tiles of 8 pairs too; from 65 rows on, where they take both operations. */
+static bool twin(const struct lower *l, const struct plan_op *op) { return may_twin(l, op) && tile_rows(l) == 8; }
 
 void lower_route(struct lower *l)
 {
     const struct plan_weight *gate = lower_of_plan(l, next_of(l, OP_EXPERTS_IN)->mats[0].weight);
     l->fused_act = PS_METAL && GPU_EXPERTS_IN_ACT(gate->n_in, gate->n_out); /* there they need no shared memory */
     l->few = l->fused_out = false;
-    bool twins = twin(l, next_of(l, OP_EXPERTS_IN)) && twin(l, next_of(l, OP_EXPERTS_OUT));
+    l->twins = may_twin(l, next_of(l, OP_EXPERTS_IN)) && may_twin(l, next_of(l, OP_EXPERTS_OUT));
+    bool twins = l->twins && tile_rows(l) == 8;
     l->few = !twins && few_experts(l);
     l->choose = few_chooses(l);
     l->fused_out = l->few || (!twins && fuses(l));

@@ -196,7 +196,7 @@ int gpu_print(const struct plan *p, const char *device, u32 rows, FILE *out, str
 
 int gpu_print_totals(const struct plan *p, const char *device, FILE *out, struct err *err)
 {
-    static const u32 ROWS[] = {1, 2, 4, 8, 16, 32, 64, 256};
+    static const u32 ROWS[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
     struct gpu g;
     struct tallies t;
     char launches[24], barriers[24];

@@ -1,4 +1,4 @@
-/* One to three products of 5 to 64 rows, of types q4_0, q8_0, q4_k and q6_k, from act rows: dense_1, _2, _4 take 8, 16, 32 rows at a time.
+/* One to three products of 5 to 128 rows, of types q4_0, q8_0, q4_k and q6_k, from act rows: dense_1, _2, _4 take 8, 16, 32 rows at a time.
  *
  * A SIMD group owns a segment of 256 inputs of one tile of rows, whose integers stay in its registers as the matrix tile's columns, and lets its panels'
  * weights pass: they come by a ring of its own, several tiles ahead (with loads into registers one tile ahead a tile took as long as memory did). Nothing is

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write a GGUF file from a model directory (config.json, model.safetensors in bfloat16).
 
-  make_gguf.py MODEL_DIR OUT.gguf [--type f32|bf16|f16]
+  make_gguf.py MODEL_DIR OUT.gguf [--type f32|bf16|f16|q4_1]
 
 Key names, tensor names and layouts are the field's own (llama.cpp's converter and loader): q and k
 rows of llama and mixtral stand in the order of interleaved rotation, llama3 scaling is the tensor
@@ -24,8 +24,8 @@ import sys
 
 ARCHS = {"qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "llama": "llama",
          "mixtral": "llama", "olmoe": "olmoe", "qwen2_moe": "qwen2moe"}
-GGML = {"f32": 0, "f16": 1, "bf16": 30}
-FILE_TYPE = {"f32": 0, "f16": 1, "bf16": 32}
+GGML = {"f32": 0, "f16": 1, "q4_1": 3, "bf16": 30}
+FILE_TYPE = {"f32": 0, "f16": 1, "q4_1": 3, "bf16": 32}
 SIZE = {"f32": 4, "f16": 2, "bf16": 2}
 ALIGN = 32
 
@@ -144,6 +144,14 @@ def widen(data):
     return bytes(out)
 
 
+def block_q4_1(v):
+    """32 values as scale, minimum and nibbles: those of the first half below those of the second."""
+    least = min(v)
+    d, = struct.unpack("<e", struct.pack("<e", (max(v) - least) / 15))
+    n = [min(15, int((x - least) / d + 0.5)) if d else 0 for x in v]
+    return struct.pack("<ee", d, least) + bytes(a | b << 4 for a, b in zip(n[:16], n[16:]))
+
+
 def to_type(name, data, kind):
     """bfloat16 bytes as kind; says on stderr when a half cannot hold the values."""
     if kind == "bf16":
@@ -154,6 +162,8 @@ def to_type(name, data, kind):
     values = array.array("f", wide)
     if sys.byteorder == "big":
         values.byteswap()
+    if kind == "q4_1":
+        return b"".join(block_q4_1(values[i:i + 32]) for i in range(0, len(values), 32))
     half = struct.pack("<%de" % len(values), *values)
     inexact = sum(a != b for a, b in zip(values, struct.unpack("<%de" % len(values), half)))
     if inexact:
