@@ -182,7 +182,7 @@ $(B)/msl/run.ll: tests/metal/msl_run.cc $(B)/gen/kernels.metal $(wildcard tests/
 	sed -e 's/ \[\[threadgroup(0)\]\]//' -e 's/unroll(full)/unroll(disable)/' $(B)/gen/kernels.metal > $(B)/gen/kernels.cc
 	clang++ $(MSL_FLAGS) -O1 -g1 -fPIC -DMSL_TEXT='"$(B)/gen/kernels.cc"' -I. -S -emit-llvm $< -o $@
 $(B)/msl/run.o: $(B)/msl/run.ll
-	clang++ -O1 -fPIC -Wno-override-module -c $< -o $@
+	clang++ -O1 -fPIC -Wno-override-module -Xclang -disable-llvm-passes -c $< -o $@ # its passes made run.ll
 $(B)/msl/%: tests/%.c $(B)/msl/run.o $(B)/internal.a
 	$(CC) $(CFLAGS_ALL) -Itests $(OPT) $(CFLAGS) -MMD -MP -o $@ $< $(B)/msl/run.o $(B)/internal.a -lcmocka $(LIBS)
 msl: $(MSL_TESTS)
