@@ -137,6 +137,7 @@ step_hash() {
     for type in q4_0 q4_k_m; do
         same_hash "$type-decode" -m "$(file "$type-2")" --streams 1,2,3,4,5,8,9,16,17,32,33,64,96 --prompt 19 --gen 6 --ctx 64
         same_hash "$type-chunks" -m "$(file "$type-2")" --streams 1,3 --prompt 700 --gen 4 --ctx 768
+        same_hash "$type-prompt" -m "$(file "$type-2")" --streams 1 --prompt 200 --gen 4 --ctx 256
         same_hash "$type-q8_0" -m "$(file "$type-2")" --streams 1,4,16 --prompt 150 --gen 6 --ctx 256 --kv q8_0
     done
 }

@@ -11,7 +11,8 @@
  *   17-32     dense_2, _4   "                            "
  *   33-64     dense_4       "                            "
  *   65-128    dense_4       "                            "; where _twin does not do tiles of 16 pairs
- *   more      product_many  "                            _many, of 64; PS_METAL: of 16 up to 256, then of 32
+ *   129-256   product_many  "                            "; where _twin does not do _many, of 64; PS_METAL: of 16
+ *   more      product_many  "                            _many, of 64; PS_METAL: of 32
  *
  * Up to 128 rows, each alone in its slot: attention's launch does what store would. Rule 1 of attention's result is in attention's launches, where single rows are all there is and heads are whole blocks; else in the product at
  * one row, in a launch at more.

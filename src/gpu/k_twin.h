@@ -1,4 +1,4 @@
-/* The chosen experts of 3 to 128 rows. Where many experts have a few rows each the arithmetic's instructions are the limit, not the memory: so here a SIMD
+/* The chosen experts of 3 to 256 rows. Where many experts have a few rows each the arithmetic's instructions are the limit, not the memory: so here a SIMD
  * group takes two weight tiles at a time against the same activations, whose integers and scales it reads once: gate and up of a panel
  * (experts_in_twin), or two panels that follow each other (experts_out_twin). The sums of a panel stay in its registers from the first segment to the last: no
  * barrier, no sums in shared memory. A job is a tile of the route lists (up to 8 pairs of one expert) times such a pair of panels.
