@@ -473,8 +473,10 @@ static float any_logit(u32 kind)
                        : check_plain() * 8.0f;
 }
 
-/* What few_in and few_out choose from, in slot 7, and where few_in says what it chose: 5 and 8. ids and w: (rows, n_used), what it shall choose. */
-static void make_choice(struct scene *s, struct route_args *a, struct routing *r, u32 rows, u32 n_experts, u32 *ids, float *w)
+/* What few_in, few_out and experts_in_1 choose from, in slot 7, and where they say what was chosen: 5 and 8. ids and w:
+ * (rows, n_used), what shall be chosen. lists: pairs and tiles too. */
+static void make_choice(struct scene *s, struct route_args *a, struct routing *r, u32 rows, u32 n_experts, u32 *ids,
+                        float *w, bool lists)
 {
     u32 parts = check_below(3) ? 1 + check_below(11) : 0, stride = parts ? parts * n_experts : GPU_STRIDE(n_experts);
     u16 chosen[8];
@@ -486,7 +488,11 @@ static void make_choice(struct scene *s, struct route_args *a, struct routing *r
                              .used_scale = check_below(2) ? 1.0f : 2.446f, .ids_at = 3, .w_at = r->pairs + 5, .pairs_at = POISON, .tiles_at = POISON,
                              .tile_rows = 8, .per_row = check_below(4) == 0, .hits = check_below(4) != 0, .hits_at = check_below(3),
                              .n_parts = parts, .parts_stride = n_experts};
-    buffer(s, 5, 1, (2 * r->pairs + 9) * 4);
+    if (lists) {
+        a->pairs_at = a->w_at + r->pairs + 2;
+        a->tiles_at = a->pairs_at + r->pairs + 1;
+    }
+    buffer(s, 5, 1, (lists ? a->tiles_at + 2 * r->pairs + 4 : 2 * r->pairs + 9) * 4);
     buffer(s, 8, 1, 3 * 4);
     s->floats[5] = true;
     for (u32 i = 0; i < rows; i++) {
@@ -506,9 +512,30 @@ static void make_choice(struct scene *s, struct route_args *a, struct routing *r
     r->w = w;
 }
 
+/* The lists of at most 8 rows: an expert has one tile, or each pair. */
+static void expect_lists(struct scene *s, const struct route_args *a, const struct routing *r)
+{
+    u32 *pairs = s->want[5] + a->pairs_at, *tiles = s->want[5] + a->tiles_at, n = 0;
+    tiles[0] = 0;
+    for (u32 e = 0; e < r->n_experts && !a->per_row; e++) {
+        u32 begin = n;
+        for (u32 i = 0; i < r->pairs; i++)
+            if (r->ids[i] == e)
+                pairs[n++] = i;
+        if (n > begin)
+            put_tile(tiles, e, begin, n - begin);
+    }
+    for (u32 i = 0; i < r->pairs && a->per_row; i++) {
+        pairs[i] = i;
+        put_tile(tiles, r->ids[i], i, 1);
+    }
+}
+
 static void expect_choice(struct scene *s, const struct route_args *a, const struct routing *r)
 {
     u32 hits = 0;
+    if (a->pairs_at != POISON)
+        expect_lists(s, a, r);
     memcpy(s->want[5] + a->ids_at, r->ids, r->pairs * sizeof *r->ids);
     memcpy(s->want[5] + a->w_at, r->w, r->pairs * sizeof *r->w);
     for (u32 e = 0; e < r->n_experts; e++) {
@@ -529,11 +556,13 @@ static void try_experts_in(enum gpu_kernel kernel, const char *name, u32 type, u
     struct rows r;
     struct routing to;
     u32 n_in = any_in(type), n_out = any_out();
-    bool few = kernel == GK_few_in, choose = few && check_below(3);
+    bool few = kernel == GK_few_in, one = PS_METAL && kernel == GK_experts_in_1;
+    bool choose = (few && check_below(3)) || (one && check_below(2));
     struct route_args *route = &s.args.few_in_.route;
     u32 ids[64], n_experts = (u64)n_in * n_out <= 4096 && check_below(2) ? 128 : 4 + 4 * check_below(3);
     float w[64];
-    u32 rows = any_rows(few ? 8 : 70, (u64)4 * n_in * n_out), type_up = few || kernel == GK_experts_in_twin || check_below(4) ? type : any_type(n_in);
+    u32 rows = any_rows(few || choose ? 8 : 70, (u64)4 * n_in * n_out);
+    u32 type_up = few || kernel == GK_experts_in_twin || check_below(4) ? type : any_type(n_in);
     inputs(&s, rows, &a->which);
     make_rows(&r, rows, n_in);
     quantise_rows(&r);
@@ -541,7 +570,7 @@ static void try_experts_in(enum gpu_kernel kernel, const char *name, u32 type, u
     if (choose) {
         s.args.few_in_.choose = 1;
         route->which = a->which;
-        make_choice(&s, route, &to, rows, n_experts, ids, w);
+        make_choice(&s, route, &to, rows, n_experts, ids, w, !few);
     } else {
         make_routing(&s, 5, &to, rows, tile_rows);
     }
@@ -625,7 +654,7 @@ static void try_experts_out(enum gpu_kernel kernel, const char *name, u32 type, 
     if (choose) { /* the weights are there, the ids are not */
         s.args.few_out_.choose = 1;
         route->which = a->which;
-        make_choice(&s, route, &to, rows, n_experts, ids, w);
+        make_choice(&s, route, &to, rows, n_experts, ids, w, false);
         memcpy(s.at[5] + route->w_at, w, to.pairs * sizeof *w);
         to.w_at = route->w_at;
         to.ids_at = to.pairs_at = to.tiles_at = POISON;

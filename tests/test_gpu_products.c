@@ -81,6 +81,19 @@ static void experts_in_1_multiplies(void **state)
     EACH_QUANT(4, try_experts_in(GK_experts_in_1, "experts_in_1", TYPES[t], 8))
 }
 
+/* Where it chooses them: all experts there can be, few outputs. */
+static void experts_in_1_chooses(void **state)
+{
+    (void)state;
+    check_seed(118);
+    only_out = 1;
+    for (u32 i = 0; i < 40; i++) {
+        only_in = 32u << check_below(4);
+        try_experts_in(GK_experts_in_1, "experts_in_1", TYPES[check_below(N_32)], 8);
+    }
+    only_in = only_out = 0;
+}
+
 /* Several units of 32 outputs in a tile of pairs, more rows than are staged at once: once a loop without an end. */
 static void experts_in_writes_act_rows(void **state)
 {
@@ -253,7 +266,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(product_1_multiplies),       cmocka_unit_test(product_2_multiplies),
         cmocka_unit_test(product_many_multiplies),    cmocka_unit_test(dense_multiplies),
         cmocka_unit_test(product_float_multiplies),   cmocka_unit_test(product_float_multiplies_experts),
-        cmocka_unit_test(experts_in_1_multiplies),    cmocka_unit_test(experts_in_2_multiplies),    cmocka_unit_test(experts_in_writes_act_rows),
+        cmocka_unit_test(experts_in_1_multiplies),    cmocka_unit_test(experts_in_1_chooses),
+        cmocka_unit_test(experts_in_2_multiplies),    cmocka_unit_test(experts_in_writes_act_rows),
         cmocka_unit_test(experts_in_many_multiplies), cmocka_unit_test(experts_out_1_multiplies),
         cmocka_unit_test(experts_out_2_multiplies),   cmocka_unit_test(experts_out_many_multiplies),
         cmocka_unit_test(experts_in_twin_multiplies), cmocka_unit_test(experts_out_twin_multiplies),

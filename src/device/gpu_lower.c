@@ -26,7 +26,8 @@
  * PS_METAL too, product_2 up to 128.
  *
  * Matrices of float types have one kernel, product_float, whatever the rows; a router in f32 has router, whose sums route adds up.
- * Up to 8 rows the router does its norm itself. PS_METAL: experts joined by the output read act rows, where experts_in writes them. */
+ * Up to 8 rows the router does its norm itself, with PS_METAL up to 64. There the experts joined by the output read act
+ * rows, where experts_in writes them, and experts_in chooses the experts of up to 8 rows. */
 #include "device/gpu_lower.h"
 
 #include <math.h>
@@ -192,7 +193,7 @@ static bool few_norms(const struct lower *l, const struct plan_op *op)
 bool lower_left_to_product(const struct lower *l, struct readers *r)
 {
     const struct plan_op *next = &l->op[1];
-    bool router = l->rows <= FEW && lower_router_parts(l, next); /* whose groups take a row a SIMD group */
+    bool router = l->rows <= ROUTER_NORM && lower_router_parts(l, next); /* whose groups take a row a SIMD group */
     bool within = router || few_norms(l, next) || prepares(l, SRC_NORM, l->g->dev.plan->bufs[l->op->in].width);
     *r = lower_readers(l, l->op->out);
     return within && next->kind == OP_MAT && next->in == l->op->out && one_launch(l, next) && !r->later_floats;

@@ -34,6 +34,7 @@ struct lower {
 enum { ALONE = 1, FEW_NORM = 2, FEW = 8, FEW_PRODUCT = 4, FEW_OUTS = 16384, FUSED_OUT = 4,
        ONE_GROUP_ROUTES = PS_METAL ? 64 : 32, TWIN_FROM = 3, TWIN_TO = 256, MANY = PS_METAL ? 128 : 64, ROUTER_OUTS = 512 };
 enum { DENSE_FROM = 5, DENSE_TO = 128, DENSE_PANELS = 1024 };
+enum { ROUTER_NORM = PS_METAL ? 64 : 8 };
 
 struct readers { /* of a normalised row, until it is written anew */
     u32 n;

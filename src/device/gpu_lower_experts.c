@@ -79,6 +79,17 @@ static bool few_chooses(const struct lower *l)
            gpu_shm_bytes(GK_few_out, &b) <= l->g->info.shm_bytes;
 }
 
+/* Whether experts_in_1 chooses them: Apple's shape. */
+static bool here_chooses(const struct lower *l)
+{
+    const struct hparams *hp = &l->g->dev.plan->hp;
+    const struct plan_op *in = &l->op[1];
+    union gpu_args a = {.few_in_ = {.in = {.n_in = hp->d_model}, .choose = 1}};
+    return PS_METAL && !l->few && l->rows <= FEW && !l->c->plain && in->kind == OP_EXPERTS_IN &&
+           GPU_FEW_CHOOSES(hp->n_experts, hp->n_used) && lower_quantised(l, in->mats[0].weight) &&
+           lower_quantised(l, in->mats[1].weight) && tile_rows(l) == 8 && lower_fits(l, GK_experts_in_1, &a);
+}
+
 /* Whether experts_out joins the experts: few rows, and shared memory for all their pairs. */
 static bool fuses(const struct lower *l)
 {
@@ -113,8 +124,8 @@ void lower_route(struct lower *l)
     l->twins = may_twin(l, next_of(l, OP_EXPERTS_IN)) && may_twin(l, next_of(l, OP_EXPERTS_OUT));
     bool twins = l->twins && tile_rows(l) == 8;
     l->few = !twins && few_experts(l);
-    l->choose = few_chooses(l);
     l->fused_out = l->few || (!twins && fuses(l));
+    l->choose = few_chooses(l) || here_chooses(l);
     fill_route(l);
     if (l->choose)
         return;
@@ -231,7 +242,7 @@ void lower_experts_in(struct lower *l)
         k->n_groups = lower_at_most(l, (u64)l->rows * l->g->dev.plan->hp.n_used * ((w->n_out + 31) / 32) + l->choose);
     if (k->kernel == GK_experts_in_many)
         k->n_groups = lower_alone(l, ~(u64)0);
-    if (l->choose) { /* few_in's arguments begin with experts_in's */
+    if (l->choose) { /* few_in's arguments begin with experts_in's; experts_in_1's are few_in's */
         k->args.few_in_.choose = 1;
         k->args.few_in_.route = l->route;
         k->bufs[7] = l->route_from;

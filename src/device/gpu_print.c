@@ -49,6 +49,8 @@ static const char *source(const struct gpu_launch *k)
             return "";
         return k->args.experts_out_.source == SRC_FLOAT ? "rule 1 within, experts joined" : "experts joined";
     case GK_experts_in_1:
+        if (k->args.few_in_.choose)
+            return k->args.experts_in_.write_act ? "experts chosen, rule 1 of the result" : "experts chosen";
         return k->args.experts_in_.write_act ? "rule 1 of the result" : "";
     case GK_few_in:
         return k->args.few_in_.choose ? "experts chosen, a pair by itself, rule 1 of the output" : "a pair by itself, rule 1 of the output";

@@ -86,7 +86,7 @@ u32 gpu_shm_bytes(enum gpu_kernel kernel, const union gpu_args *args)
     case GK_experts_in_many:
         return GPU_SHM_MANY_IN;
     case GK_experts_in_1:
-        return GPU_SHM_EXPERTS_IN(8u, args->experts_in_.n_in);
+        return GPU_SHM_EXPERTS_IN(8u, args->experts_in_.n_in) + (args->few_in_.choose ? GPU_SHM_CHOSEN : 0);
     case GK_experts_in_2:
         return GPU_SHM_EXPERTS_IN(16u, args->experts_in_.n_in);
     case GK_experts_out_1:

@@ -114,7 +114,7 @@ struct router_args {
     u32 x_stride;
     float eps;
     u32 write_act;
-    u32 rows;          /* of the table: the most there are; SRC_NORM: at most 8 */
+    u32 rows;          /* of the table: the most there are; SRC_NORM: at most 8, PS_METAL: 64 */
 };
 
 /* Top-k experts of each row (rule 8), then the lists that grouped products walk.
@@ -147,9 +147,11 @@ struct experts_in_args {
 };
 #define GPU_EXPERTS_IN_ACT(n_in, n_out) ((n_in) > 1792u && (n_out) % 32u == 0u)
 
-/* experts_in of few rows; choose: and their route besides (GPU_FEW_CHOOSES). Each group chooses for itself the experts of the rows that it has work for, and the last, which
- * the grid has besides those that the units need, writes what of the lists few_out reads: ids and weights, not pairs and tiles.
- * Buffers as experts_in_args; choose: 5 route lists out, 7 logits or parts, as 1 of route_args, 8 hits out. */
+/* experts_in of few rows (few_in, experts_in_1); choose: and their route besides (GPU_FEW_CHOOSES; experts_in_1:
+ * PS_METAL, at most 8 rows). Each group chooses for itself the experts of the rows that it has work for, and the
+ * last, which few_in's grid has besides those that the units need, writes the lists: of few_in what few_out reads,
+ * ids and weights, not pairs and tiles. Buffers as experts_in_args; choose: 5 route lists out, 7 logits or parts,
+ * as 1 of route_args, 8 hits out. */
 struct few_in_args {
     struct experts_in_args in;
     u32 choose;
@@ -278,7 +280,7 @@ union gpu_args {
     X(product_many, product)    /* k_many.h: a panel a SIMD group */                                             \
     X(product_float, float)    /* k_float.h */                                                                  \
     X(router, router)           /* k_router.h */                                                                 \
-    X(experts_in_1, experts_in) /* k_experts.h */                                                                \
+    X(experts_in_1, few_in)     /* k_experts.h */                                                                \
     X(experts_in_2, experts_in)                                                                                  \
     X(experts_out_1, experts_out)                                                                                \
     X(experts_out_2, experts_out)                                                                                \
@@ -330,7 +332,7 @@ enum gpu_kernel {
     X(product_many, "rr-rrrrrrwwwx")                                                                             \
     X(product_float, "rrrrrrrrrwwwxwr")                                                                          \
     X(router, "rrrrww")                                                                                          \
-    X(experts_in_1, "rrrrwrw")                                                                                   \
+    X(experts_in_1, "rrrrwxwrw")                                                                                 \
     X(experts_in_2, "rrrrwrw")                                                                                   \
     X(experts_out_1, "rrrrwrx")                                                                                  \
     X(experts_out_2, "rrrrwrx")                                                                                  \

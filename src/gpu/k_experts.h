@@ -9,7 +9,9 @@
  *
  *   shared memory: ring | staged rows | sums [2][tiles of a unit][n8][32 lanes][4] (act of 16 pairs: [1]), or fused [2][pairs][16]
  *
- * In a PS_METAL build act rows are read where they lie (experts_here); only experts_out, fused, stages rows, if they are floats. */
+ * In a PS_METAL build act rows are read where they lie (experts_here); only experts_out, fused, stages rows, if they
+ * are floats. There experts_in_1 of at most 8 rows may choose the experts besides (k_chosen.h): `chosen` is then at the
+ * end of shared memory. */
 
 struct experts_shape {
     u32 n_panels, n_pad, n_seg;
@@ -21,19 +23,40 @@ struct experts_shape {
     DEV const u8 *w0, *w1;  /* experts' matrices one after another; w1 NULL: one matrix */
     DEV const u32 *list;    /* tiles_at */
     DEV const u32 *pairs;
+    bool chose;             /* PS_METAL: both are here instead (k_chosen.h) */
+    SHM const u32 *here;
 };
 
 struct experts_tile {
     u32 expert, first, n_pairs;
 };
 
-/* Tile i of a list of tiles (args.h: tiles_at). */
-KFN void experts_tile_of(DEV const u32 *list, u32 i, THR struct experts_tile *t)
+/* Word i of the list of tiles (args.h: tiles_at). */
+KFN u32 experts_list(THR const struct experts_shape *s, u32 i)
 {
-    u32 word = list[2u + 2u * i];
-    t->expert = list[1u + 2u * i];
+    return PS_METAL && s->chose ? s->here[CHOSEN_TILES + i] : s->list[i];
+}
+
+KFN u32 experts_pair(THR const struct experts_shape *s, u32 i)
+{
+    return PS_METAL && s->chose ? s->here[CHOSEN_PAIRS + i] : s->pairs[i];
+}
+
+KFN void experts_tile_words(u32 expert, u32 word, THR struct experts_tile *t)
+{
+    t->expert = expert;
     t->first = word & 0xFFFFFFu;
     t->n_pairs = word >> 24;
+}
+
+KFN void experts_tile_of(DEV const u32 *list, u32 i, THR struct experts_tile *t)
+{
+    experts_tile_words(list[1u + 2u * i], list[2u + 2u * i], t);
+}
+
+KFN void experts_tile_at(THR const struct experts_shape *s, u32 i, THR struct experts_tile *t)
+{
+    experts_tile_words(experts_list(s, 1u + 2u * i), experts_list(s, 2u + 2u * i), t);
 }
 
 KFN float silu_times(float g, float u)
@@ -67,6 +90,8 @@ KFN void experts_shape_of(THR struct experts_shape *s, u32 n_in, u32 n_out, u32 
     s->w1 = w1;
     s->list = list;
     s->pairs = pairs;
+    s->chose = false;
+    s->here = (SHM const u32 *)0;
 }
 
 /* Where a unit lies: in which tile of pairs, at which of its units. Kept while units go on, so that nothing is divided and the lists are read
@@ -79,7 +104,7 @@ struct experts_at {
 KFN void experts_at_begin(THR const struct experts_shape *s, u32 unit, THR struct experts_at *p)
 {
     p->tile = split_u32(unit, s->units, &p->u);
-    experts_tile_of(s->list, p->tile, &p->pairs);
+    experts_tile_at(s, p->tile, &p->pairs);
 }
 
 /* d units on; the last unit may be passed. */
@@ -93,7 +118,7 @@ KFN void experts_at_on(THR const struct experts_shape *s, u32 d, bool there, THR
         p->tile++;
     }
     if (there)
-        experts_tile_of(s->list, p->tile, &p->pairs);
+        experts_tile_at(s, p->tile, &p->pairs);
 }
 
 /* A SIMD group's walk over the weight tiles of its units: tile i of a unit is tile seg along the row of matrix (n mod 2, where there are two) of
@@ -200,7 +225,7 @@ KFN void experts_put_act(struct at at, const u32 n8, THR const struct experts_sh
     u32 row = at.lane & 15u, slot = c / 8u * 128u + ((row & 7u) * 4u + c % 8u / 2u) * 4u + row / 8u * 2u + (c & 1u), one = n_seg * n8 * 128u;
     SHM const float *part = sums + at.lane / 16u * 2u * one + slot;
     float v = silu_times(sums_get(part, n_seg, n8 * 128u), sums_get(part + one, n_seg, n8 * 128u)), d;
-    u32 pair = s->pairs[t->first + c], n_pad = GPU_PAD(r->n_out), block = panel / 2u;
+    u32 pair = experts_pair(s, t->first + c), n_pad = GPU_PAD(r->n_out), block = panel / 2u;
     r->y[(u64)pair * r->y_stride + panel * GPU_PANEL + at.lane] = v;
     i32 sum, q = act_quantise_32(at, v, &d, &sum);
     act_put_32(at, (DEV u8 *)(r->act_out + (u64)pair * (GPU_ACT_BYTES(r->n_out) / 4u)), n_pad, block, q, d, sum);
@@ -322,10 +347,9 @@ KFN void experts_here_columns(struct at at, const u32 n8, THR const struct exper
                               THR struct columns *col, THR struct columns *one)
 {
     u32 g = at.lane >> 2, t = at.lane & 3u, word = tile_word(at) * 4u, last = tile->n_pairs - 1u;
-    DEV const u32 *pairs = s->pairs + tile->first;
     UNROLL
     for (u32 j = 0; j < n8; j++) { /* row of pair 8 j + g; the others have theirs from the lane that has that g */
-        u32 rest, row = split_u32(pairs[least_u32(8u * j + g, last)], per, &rest) * act_words;
+        u32 rest, row = split_u32(experts_pair(s, tile->first + least_u32(8u * j + g, last)), per, &rest) * act_words;
         u32 row0 = shuffle_from(at, row, 8u * t), row1 = shuffle_from(at, row, 8u * t + 4u); /* of columns 2t and 2t + 1 */
         UNROLL
         for (u32 i = 0; i < TILE_COLS; i++)
@@ -401,7 +425,8 @@ KFN void experts_here(struct at at, const u32 n8, THR const struct experts_shape
             for (u32 i = 0; i < 4u * n8; i++) {
                 u32 c = here_col(at, four, here.pairs.n_pairs, i), out = panel * GPU_PANEL + here_out(at, four, i);
                 if (c < here.pairs.n_pairs && out < r->n_out)
-                    r->y[(u64)s->pairs[here.pairs.first + c] * r->y_stride + out] = s->mats == 2u ? silu_times(total[i], second[i]) : total[i];
+                    r->y[(u64)experts_pair(s, here.pairs.first + c) * r->y_stride + out] =
+                        s->mats == 2u ? silu_times(total[i], second[i]) : total[i];
             }
         } else if (s->width == 2u) {
             BARRIER(at); /* the next totals come after the barrier of the next unit's first round */
@@ -411,7 +436,7 @@ KFN void experts_here(struct at at, const u32 n8, THR const struct experts_shape
             u32 i = at.id, lane = i / 4u & 31u, c = i / 128u * 8u + 2u * (lane & 3u) + (i & 1u), out = panel * GPU_PANEL + (lane >> 2) + (i >> 1 & 1u) * 8u;
             float sum = s->mats == 2u ? silu_times(totals[i], totals[n8 * 128u + i]) : totals[i];
             if (c < here.pairs.n_pairs && out < r->n_out)
-                r->y[(u64)s->pairs[here.pairs.first + c] * r->y_stride + out] = sum;
+                r->y[(u64)experts_pair(s, here.pairs.first + c) * r->y_stride + out] = sum;
         }
         experts_at_on(s, step, unit + step < to, &here);
     }
@@ -434,7 +459,41 @@ KFN void experts_typed(struct at at, const u32 n8, THR const struct experts_shap
         experts_few(at, n8, TYPE_ANY, s, r, ring, f, from, to);
 }
 
-KFN void experts_in_few(struct at at, const u32 n8, CON const struct experts_in_args *a, struct bufs b, SHM u32 *shm)
+/* PS_METAL, at most 8 rows: the experts, and with them the lists, to `chosen`; the group's share of the units. */
+KFN void experts_choose(struct at at, CON const struct route_args *route, struct bufs b, u32 n_rows, SHM u32 *chosen,
+                        THR struct experts_shape *s, THR u32 *from, THR u32 *to)
+{
+    DEV const float *logits = (DEV const float *)b.p[7];
+    bool puts = at.group == at.n_groups - 1u;
+    struct few_touched t = {0u, n_rows, 0u};
+    w4 v[ROUTE_PARTS];
+    if (route->per_row) { /* units follow each other row by row: of few of these */
+        u32 rest, all = n_rows * route->n_used * s->units;
+        few_share(at, 1u, all, from, to);
+        if (!puts) {
+            t.first = split_u32(split_u32(*from, s->units, &rest), route->n_used, &rest);
+            if (*to > *from)
+                t.n = split_u32(split_u32(*to - 1u, s->units, &rest), route->n_used, &rest) + 1u - t.first;
+            else
+                t.n = 0u;
+        }
+    }
+    few_choose_ask(at, route, logits, &t, v);
+    if (at.id < 32u)
+        chosen[CHOSEN_MASKS + at.id] = 0u;
+    u32 id = few_choose_rows(at, route, logits, &t, v, chosen);
+    chosen_lists(at, route, &t, n_rows, id, chosen);
+    s->chose = true;
+    s->here = chosen;
+    if (puts)
+        chosen_lists_put(at, route, b, n_rows, id, chosen);
+    if (!route->per_row)
+        few_share(at, 1u, experts_list(s, 0u) * s->units, from, to);
+}
+
+/* choice: by which the experts are chosen besides, or NULL. */
+KFN void experts_in_few(struct at at, const u32 n8, CON const struct experts_in_args *a,
+                        CON const struct route_args *choice, struct bufs b, SHM u32 *shm)
 {
     DEV const u32 *in = (DEV const u32 *)b.p[0], *route = (DEV const u32 *)b.p[5];
     u32 n_rows = in[IN_ROWS + a->which], from, to;
@@ -457,7 +516,10 @@ KFN void experts_in_few(struct at at, const u32 n8, CON const struct experts_in_
         s.units = s.n_panels / 2u;
         s.tiles = 4u * s.n_seg;
     }
-    share_units(at, s.list[0] * s.units, &from, &to);
+    if (PS_METAL && choice)
+        experts_choose(at, choice, b, n_rows, shm + GPU_SHM_EXPERTS_IN(8u * n8, a->n_in) / 4u, &s, &from, &to);
+    else
+        share_units(at, s.list[0] * s.units, &from, &to);
     if (PS_METAL) {
         experts_here(at, n8, &s, &r, shm, from, to);
         return;
@@ -608,14 +670,14 @@ KFN void experts_out_few(struct at at, const u32 n8, CON const struct experts_ou
     experts_typed(at, n8, &s, &r, shm, &f, from, to);
 }
 
-KFN void k_experts_in_1(struct at at, CON const struct experts_in_args *a, struct bufs b, SHM u32 *shm)
+KFN void k_experts_in_1(struct at at, CON const struct few_in_args *a, struct bufs b, SHM u32 *shm)
 {
-    experts_in_few(at, 1, a, b, shm);
+    experts_in_few(at, 1, &a->in, a->choose ? &a->route : (CON const struct route_args *)0, b, shm);
 }
 
 KFN void k_experts_in_2(struct at at, CON const struct experts_in_args *a, struct bufs b, SHM u32 *shm)
 {
-    experts_in_few(at, 2, a, b, shm);
+    experts_in_few(at, 2, a, (CON const struct route_args *)0, b, shm);
 }
 
 KFN void k_experts_out_1(struct at at, CON const struct experts_out_args *a, struct bufs b, SHM u32 *shm)

@@ -4,9 +4,7 @@
  * all its experts (few_out: rank, segment). Units follow each other pair by pair (row by row); a group takes a contiguous share of them, in rounds
  * of what its SIMD groups can have in registers at once. Which experts they are is read from the route lists' ids alone.
  *
- * few_in that chooses has no such lists before it: a group chooses the experts of the rows that its share touches, a row a SIMD group, from what the
- * router left (rule 8: whoever chooses chooses the same), while the rows themselves are staged. The last group, whose share is none of the larger ones,
- * chooses for all rows, and writes their ids, weights and how many experts they hit.
+ * few_in that chooses has no such lists before it (k_chosen.h); meanwhile the rows are staged.
  *
  *   shared memory: zeros | staged rows (few_out: of pairs) | few_out: the ranks' weights | sums [2][tiles of a round][16] |
  *                  few_in that chooses: ids [rows][n_used] (64 words), ranks of a SIMD group's row [8][FEW_ALONE] */
@@ -164,11 +162,6 @@ KFN u32 few_round(u32 unit_tiles, u32 most)
     return n ? n : 1u;
 }
 
-/* The rows [first, + n) whose experts a group chooses: those that its units [from, to) touch, for the last group all; staged: how many are touched. */
-struct few_touched {
-    u32 first, n, staged;
-};
-
 KFN void few_touches(struct at at, THR const struct few_experts *e, u32 from, u32 to, u32 n_rows, THR struct few_touched *t)
 {
     u32 rest, last = split_u32(split_u32(to > from ? to - 1u : from, e->units, &rest), e->n_used, &rest);
@@ -176,66 +169,6 @@ KFN void few_touches(struct at at, THR const struct few_experts *e, u32 from, u3
     t->first = all ? 0u : e->row0;
     t->staged = to > from ? last - e->row0 + 1u : 0u;
     t->n = all ? n_rows : t->staged;
-}
-
-/* How many experts the pairs of all rows hit, by one SIMD group. */
-KFN u32 few_hits(struct at at, SHM const u32 *chosen, u32 n)
-{
-    u32 hits = 0;
-    NO_UNROLL
-    for (u32 i = at.lane; i < n + at.lane; i += 32u) {
-        u32 mine = i < n ? chosen[i] : 0u, before = 0;
-        NO_UNROLL
-        for (u32 j = 0; j < n; j++)
-            before |= j < i && chosen[j] == mine ? 1u : 0u;
-        hits += popcount(simd_ballot(at, i < n && !before));
-    }
-    return hits;
-}
-
-/* What a SIMD group is to choose from: row first + simd of those touched, and later its experts into `chosen`; returns the expert of the row's rank `lane`. Between the
- * two anything else may be waited for; then `chosen` is there for all. */
-KFN void few_choose_ask(struct at at, CON const struct route_args *route, DEV const float *logits, THR const struct few_touched *t, THR w4 *v)
-{
-    few_ask(route, logits + (t->first + at.simd) * route->stride, 4u * at.lane, at.simd < t->n, v);
-}
-
-KFN u32 few_choose_rows(struct at at, CON const struct route_args *route, DEV const float *logits, THR const struct few_touched *t, THR const w4 *v, SHM u32 *chosen)
-{
-    u32 row = t->first + at.simd, id = 0u;
-    w4 x = few_sum(route, logits + row * route->stride, 4u * at.lane, at.simd < t->n, v);
-    if (at.simd < t->n) {
-        id = few_alone(at, route, logits, row, x, chosen + 64u + at.simd * FEW_ALONE);
-        if (at.lane < route->n_used)
-            chosen[row * route->n_used + at.lane] = id;
-    }
-    BARRIER(at);
-    return id;
-}
-
-/* What the kernels after this one read of the route: by the last group, whose SIMD group has row `simd`. */
-KFN void few_choose_put(struct at at, CON const struct route_args *route, struct bufs b, u32 n_rows, u32 id, SHM const u32 *chosen)
-{
-    struct lists l;
-    u32 n = n_rows * route->n_used;
-    lists_at(&l, route, (DEV u32 *)b.p[5], (DEV u32 *)b.p[8]);
-    if (at.simd < n_rows)
-        few_alone_put(at, route, &l, (DEV const float *)b.p[7], at.simd, id);
-    if (at.simd == GPU_SIMDS - 1u && l.hits) {
-        u32 hits = few_hits(at, chosen, n);
-        if (at.lane == 0u)
-            *l.hits = route->per_row && n > 32u ? n : hits;
-    }
-}
-
-/* A group's units; where experts are chosen the last group has none, if there is another. */
-KFN void few_share(struct at at, u32 choose, u32 units, THR u32 *from, THR u32 *to)
-{
-    struct at of = at;
-    of.n_groups = choose && at.n_groups > 1u ? at.n_groups - 1u : at.n_groups;
-    share_units(of, units, from, to);
-    if (at.group >= of.n_groups)
-        *from = *to = 0u;
 }
 
 KFN void k_few_in(struct at at, CON const struct few_in_args *args, struct bufs b, SHM u32 *shm)

@@ -12,7 +12,9 @@
  * turn, and while it comes (REHEARSED) a few rows' norm and some steps of chains are gone through, with the norm's
  * weights for a row, for nothing.
  *
- * The norm (rule 6; at most 8 rows): SIMD group s sums up row s, normalises the tile's part of it and puts that down.
+ * The norm (rule 6; at most 8 rows, PS_METAL: 64): SIMD group s sums up row s of the tile, normalises its elements of
+ * the tile and puts those down. In Apple's shape a group's units follow each other, so that it has few tiles of rows,
+ * and sums each row up once.
  *
  * Chains: thread t < 128 has outputs t / 2 % 8 and 8 more, rows (t % 2 + 2 (t / 16)) and 16, 32, 48 more (PS_METAL: a tile has 8 rows): neighbours read the same weights, and
  * those two apart the same row. Up to ROUTER_ALONE rows: thread 16 r + o has output o of row r, since it is one SIMD
@@ -28,6 +30,8 @@ enum {
 struct router_unit {
     u32 panel, seg, segs;
     u32 row0, n_rows; /* n_rows may be read; fewer may be there */
+    u32 rooted;       /* PS_METAL: row0 of the rows that `root` is of, this SIMD group's */
+    float root;
 };
 
 /* ---- weights ---- */
@@ -123,7 +127,7 @@ KFN void router_norm(struct at at, CON const struct router_args *a, DEV const fl
 }
 
 KFN void router_normalised(struct at at, CON const struct router_args *a, DEV const float *x, u32 stride,
-                           THR const struct router_unit *u, THR const w4 *w, SHM u32 *shm)
+                           THR struct router_unit *u, THR const w4 *w, SHM u32 *shm)
 {
     if (at.simd >= u->n_rows)
         return;
@@ -134,7 +138,10 @@ KFN void router_normalised(struct at at, CON const struct router_args *a, DEV co
         u32 k = u->seg * GPU_SEG + 128u * j + 4u * at.lane;
         v[j] = load16(x + (k < a->n_in ? k : 0u));
     }
-    float r = router_root(at, x, a->n_in, a->eps);
+    if (!PS_METAL || u->rooted != u->row0)
+        u->root = router_root(at, x, a->n_in, a->eps);
+    u->rooted = u->row0;
+    float r = u->root;
     UNROLL
     for (u32 j = 0; j < 2u; j++) {
         u32 in = 128u * j + 4u * at.lane, k = u->seg * GPU_SEG + in, n = a->n_in;
@@ -251,7 +258,7 @@ KFN void router_chains(struct at at, const u32 n_o, const u32 n_r, CON const str
 
 /* The rows, and their products. from: rows to normalise; put: the weights, `piece`, are still to be put down. */
 KFN void router_rows_and_chains(struct at at, CON const struct router_args *a, struct bufs b, DEV const float *from,
-                                u32 stride, THR const struct router_unit *u, THR const w4 *norm, THR const w4 *piece,
+                                u32 stride, THR struct router_unit *u, THR const w4 *norm, THR const w4 *piece,
                                 u32 put, u32 n_rows, u32 length, SHM u32 *shm, SHM u32 *w)
 {
     if (a->source == SRC_NORM)
@@ -314,13 +321,18 @@ KFN void k_router(struct at at, CON const struct router_args *a, struct bufs b, 
     u32 tiles = a->n_out / GPU_PANEL * u.segs;
     if (rows > 64u) /* few are read without asking how many there are */
         rows = ((DEV const u32 *)b.p[0])[IN_ROWS + a->which];
-    for (u32 unit = at.group;; unit += at.n_groups) { /* the same for the whole group */
+    u32 from = at.group, to = ~0u;
+    if (PS_METAL)
+        share_units(at, (rows + high - 1u) / high * tiles, &from, &to);
+    u.rooted = ~0u;
+    u.root = 0.0f;
+    for (u32 unit = from; unit < to; unit += PS_METAL ? 1u : at.n_groups) { /* the same for the whole group */
         u32 tile = unit;
         u.row0 = unit < tiles ? 0u : split_u32(unit, tiles, &tile) * high;
         if (u.row0 >= rows)
             break;
         u.n_rows = least_u32(high, rows - u.row0);
-        router_unit(at, a, b, &u, tile, unit != at.group, shm);
+        router_unit(at, a, b, &u, tile, unit != from, shm);
     }
     IN_TURN(at); /* a group without units too */
 }

@@ -33,6 +33,9 @@
 #define KERNEL_FILE 7
 #include "gpu/k_product.h"
 #undef KERNEL_FILE
+#define KERNEL_FILE 18
+#include "gpu/k_chosen.h"
+#undef KERNEL_FILE
 #define KERNEL_FILE 8
 #include "gpu/k_experts.h"
 #undef KERNEL_FILE

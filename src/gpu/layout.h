@@ -95,6 +95,7 @@ enum {
 #define GPU_SHM_EXPERTS_IN(n, n_in)                                                                              \
     (PS_METAL ? GPU_SHM_ROUNDS(n, n_in) + GPU_SHM_TOTALS(n, n_in)                                                \
               : GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + ((n) == 8u ? 8u : 4u) * GPU_SHM_SUMS(n, n_in))
+#define GPU_SHM_CHOSEN (4u * (64u + 8u * 96u + 32u)) /* k_chosen.h: experts_in_1 that chooses, besides */
 #define GPU_SHM_EXPERTS_OUT(n, n_in)                                                                             \
     (PS_METAL ? GPU_SHM_ROUNDS(n, n_in) + GPU_SHM_TOTALS(n, n_in)                                                \
               : GPU_SHM_RING + GPU_SHM_STAGE(n, n_in) + 2u * GPU_SHM_SUMS(n, n_in))
