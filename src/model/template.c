@@ -25,8 +25,8 @@ static const u8 worker_py[] = {
 #include "worker_py.h"
 };
 
-/* A first start may read Python from a cold disk; later starts have the 2 s of their render. */
-enum { START_TIMEOUT_MS = 10000 };
+/* A first start may read Python from a cold disk, on a machine with other things to do; later starts have the 2 s of their render. */
+enum { START_TIMEOUT_MS = 30000 };
 
 /* As in worker.py. */
 enum { DONE, FAILED, LIMIT, NO_JINJA2 };
@@ -364,22 +364,24 @@ static int worker_compile(struct template *t, double deadline, struct err *err)
     "install the package python3-jinja2 (Debian, Ubuntu; on macOS sh run.sh does it); raw " \
     "completions work without"
 
-/* Starts the worker with this interpreter if it has jinja2. *tried: whether there was one to start.
- */
-static bool python_try(struct template *t, const char *path, bool *tried)
+/* Starts the worker with this interpreter if it has jinja2. *tried: whether there was one to start, whether it was too slow. */
+enum { TRIED = 1, TOO_SLOW = 2 };
+static bool python_try(struct template *t, const char *path, u32 *tried)
 {
     if (path[0] != '/' || access(path, X_OK) != 0)
         return false;
-    *tried = true;
+    *tried |= TRIED;
     if (worker_begin(t, path, NULL) != 0)
         return false;
     int rc = worker_ready(t, path, t->begun + START_TIMEOUT_MS * 1e-3, NULL);
+    if (rc != 0 && time_now() - t->begun > START_TIMEOUT_MS * 1e-3)
+        *tried |= TOO_SLOW;
     if (rc != 0)
         worker_stop(t);
     return rc == 0;
 }
 
-static bool python_on_path(struct template *t, bool *tried)
+static bool python_on_path(struct template *t, u32 *tried)
 {
     char path[PATH_MAX];
     const char *at = getenv("PATH");
@@ -394,9 +396,10 @@ static bool python_on_path(struct template *t, bool *tried)
     return false;
 }
 
+#define SLOW "too slow: not ready after 30 s"
 static int python_find(struct template *t, struct err *err)
 {
-    bool tried = false;
+    u32 tried = 0;
     const char *only = getenv("PLAINSONG_PYTHON");
     if (only && *only) {
         if (python_try(t, only, &tried))
@@ -406,7 +409,7 @@ static int python_find(struct template *t, struct err *err)
             err,
             "chat template: PLAINSONG_PYTHON=%s is %s; chat needs jinja2 3.1 or later: " INSTALL,
             err_quote(quoted, sizeof quoted, only, strlen(only)),
-            tried ? "no Python 3 that has jinja2" : "not the full path of a program");
+            tried & TOO_SLOW ? SLOW : tried ? "no Python 3 that has jinja2" : "not the full path of a program");
     }
     if (python_on_path(t, &tried) || python_try(t, "/usr/bin/python3", &tried))
         return 0;
@@ -420,7 +423,7 @@ static int python_find(struct template *t, struct err *err)
     if (len < (int)sizeof path && python_try(t, path, &tried))
         return 0;
     return err_set(err, "chat template: %s; chat needs Python 3 with jinja2 3.1 or later: " INSTALL,
-                   tried ? "no python3 here has jinja2" : "no python3 found");
+                   tried & TOO_SLOW ? "python3 is " SLOW : tried ? "no python3 here has jinja2" : "no python3 found");
 }
 
 /* ---- The contract ---- */
