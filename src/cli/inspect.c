@@ -204,6 +204,8 @@ int cli_inspect(int argc, char **argv)
         return rc == OPTS_HELPED ? EXIT_DONE : EXIT_USAGE;
     if (n_args == 0)
         return cli_fail(usage.command, EXIT_USAGE, "no file: expected MODEL, a GGUF file");
+    if (o.device && !o.plan && !o.launches)
+        return cli_fail(usage.command, EXIT_USAGE, "--device %s: expected --plan or --launches with it", o.device);
     return inspect(&o, path, &err) ? cli_fail(usage.command, EXIT_WORLD, "%s", err.text)
                                    : EXIT_DONE;
 }

@@ -30,7 +30,7 @@ const struct opt opts_engine_table[] = {
     {0, "ctx", OPT_U32, ENGINE(ctx), 1, 1 << 24, "N",
      "tokens a slot holds: the largest that fits, up to the model's own"},
     {0, "kv", OPT_CHOICE, ENGINE(kv), 0, 0, "f16|q8_0", "how keys and values are kept: f16"},
-    {0, "threads", OPT_U32, ENGINE(threads), 1, 1024, "N", "one for each core"},
+    {0, "threads", OPT_U32, ENGINE(threads), 1, 1024, "N", "of the CPU: one for each core"},
     {0, "isa", OPT_CHOICE, ENGINE(isa), 0, 0,
      "scalar|avx2|avxvnni|avx512|avx512vnni|neon|neon-dotprod|neon-i8mm",
      "instruction set of the CPU kernels: the best that this CPU runs; all give the same bytes"},

@@ -127,6 +127,7 @@ says 2 "two prompts" "both -p and -f" run -p x -f y
 says 2 "--system with --raw" "--system with --raw" run --raw --system x -p y
 says 2 "escapes in a message" 'no option --\x1b[2J\x0a' run -p x "$(printf -- '--\033[2J\nx')"
 says 2 "inspect without a file" "expected MODEL" inspect
+says 2 "inspect for a device, but nothing of it" "--device emu: expected --plan or --launches with it" inspect "$model" --device emu
 says 2 "tokenize without a text" "expected TEXT" tokenize
 
 # ---- run
