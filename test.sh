@@ -171,7 +171,7 @@ everything() {
 
 UBSAN_OPTIONS=print_stacktrace=1
 export UBSAN_OPTIONS
-everything | programs
+everything | programs 3>&-
 if [ "$what" = all ]; then
     case $(uname -m) in
     aarch64 | arm64) echo "     not under qemu: this machine is an Arm itself, the release build's tests ran on it" ;;
