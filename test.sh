@@ -161,7 +161,7 @@ everything() {
         sanitized_programs -clang && echo "fuzz sh tests/fuzz/run.sh"
     build asan CC=gcc CONFIG=asan all tests && binaries="$binaries build/asan/plainsong" && sanitized_programs "" && sanitized_server
     echo "verify sh tests/verify/quick.sh $binaries"
-    build metal-text CC=gcc $emu METAL=fake B=build/metal msl build/metal/tests/test_gpu_shm && metal_text_programs
+    build metal-msl CC=gcc $emu METAL=fake B=build/metal msl build/metal/tests/test_gpu_shm && metal_text_programs
     build metal CC=gcc $emu METAL=fake B=build/metal build/metal/plainsong build/metal/tests/test_metal_host && metal_programs
     case $(uname -m) in
     aarch64 | arm64) ;;
