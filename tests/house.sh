@@ -103,6 +103,14 @@ holds "counting: a plan not fulfilled" counts "1 1" 'echo 1..2; echo ok 1 - a'
 holds "counting: nothing run" counts "0 1" 'exit 0'
 holds "counting: a skip is no pass" counts "1 0" 'echo 1..2; echo ok 1 - a; echo "not ok 2 # SKIP b"'
 
+no_program() {
+    xargs -P 3 -L 1 sh tools/program.sh "$tmp" </dev/null >"$tmp/said" 2>&1
+    status=$?
+    cat "$tmp/said"
+    [ $status -eq 0 ] && [ ! -s "$tmp/said" ]
+}
+holds "counting: no program, since a build failed" no_program
+
 # ---- the tree
 
 size_kb() {

@@ -6,6 +6,7 @@
 # before its plan "1..N" is fulfilled, or says nothing. A skip is neither passed nor failed: it is printed with its
 # reason, the line before it; a script says "skipped NAME: why". Always ends with 0, so that others go on.
 set -u
+[ $# -gt 1 ] || exit 0 # no program: GNU's xargs calls once for an empty list
 counts=$1 label=$2
 shift 2
 log=$counts/$label.log
