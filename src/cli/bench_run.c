@@ -292,8 +292,13 @@ static int run_device(struct bench_rig *r, u32 n, double *f, u64 *hash, struct e
     }
     double t2 = time_now();
     device_stats(d, &b);
-    for (u32 i = 0; rc == 0 && i < n && !s->serialize; i++) {
-        const float *logits = device_logits(d, i);
+    for (u32 i = 0; rc == 0 && i < n; i++) {
+        /* Serialized, the last row's logits alone are there: each row goes once more. */
+        if (s->serialize && device_step(d, rows + i, 1, err)) {
+            rc = -1;
+            break;
+        }
+        const float *logits = device_logits(d, s->serialize ? 0 : i);
         if (logits)
             *hash = join_hash(*hash, engine_hash(logits, r->n_vocab));
         else

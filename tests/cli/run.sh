@@ -338,6 +338,11 @@ run 0 "bench: one path" bench --path device --streams 1,2 --prompt 8 --gen 8 --r
     holds "bench: one path has a run for each number" python3 -c '
 import json, sys
 assert [(r["streams"], r["path"]) for r in json.load(open(sys.argv[1]))["runs"]] == [(1, "device"), (2, "device")]' "$tmp/out"
+run 0 "bench: one stream in a submission" bench --serialize --streams 3 --prompt 8 --gen 8 --runs 2 --json &&
+    holds "bench: the paths' logits are the same, one stream in a submission" python3 -c '
+import json, sys
+engine, device = [r["logits_hash"] for r in json.load(open(sys.argv[1]))["runs"]]
+assert engine == device, (engine, device)' "$tmp/out"
 says 2 "bench: a number" '--gen "2"' bench --gen 2
 says 1 "bench: a context" "need a context of 5064" bench --prompt 5000
 says 1 "bench: no such file" "nowhere.gguf" bench -m nowhere.gguf
