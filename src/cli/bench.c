@@ -231,6 +231,9 @@ static int run_widths(struct bench_rig *r, struct bench_machine *m, struct bench
             series[i].path = (enum bench_path)(s->first + i % s->n_paths);
             if (bench_run(r, &series[i], err))
                 return -1;
+            if (i % s->n_paths && series[i].hash != series[i - 1].hash)
+                return err_set(err, "%u streams: the paths' logits differ, see plainsong verify",
+                               series[i].streams);
         }
     }
     bench_machine_measure(m);
