@@ -89,7 +89,7 @@ $(B)/tests/metal/%.o: tests/metal/%.c Makefile
 O3 := $(if $(filter release,$(CONFIG)),-O3)
 # -g1 (lines, no variables): to follow variables through bodies this long takes gcc longer than to compile them.
 FLAGS_kernel := $(O3)
-# EMU_FLAGS: what else the emulator is compiled with. Where it runs for minutes (test.sh) -march=native takes a fifth off: the same bits.
+# EMU_FLAGS: what else the emulator is compiled with, in a build that stays on its machine (test.sh's of Metal): -march=native takes a fifth off, the same bits.
 FLAGS_gpu := $(O3) $(EMU_FLAGS)
 # The emulator says itself what orders two lanes' memory; what it does in between is not for TSan to judge.
 $(if $(filter tsan,$(CONFIG)),$(B)/gpu/emu.o $(B)/gpu/fiber.o: FLAGS_gpu += -fno-sanitize=thread -DFIBER_TSAN=1)

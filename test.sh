@@ -147,12 +147,10 @@ metal_programs() {
     echo "test_metal_host build/metal/tests/test_metal_host"
 }
 
-# One build after the other; the programs of those that are done run meanwhile. Where the emulator of GPUs runs for minutes it is compiled
-# for this machine (the sanitizers' builds have it as it ships), for qemu quickly: little of it is run there.
+# One build after the other; the programs of those that are done run meanwhile. The Metal build, which nobody installs, has the emulator of
+# GPUs compiled for this machine; for qemu it is compiled quickly: little of it is run there.
 everything() {
-    emu=
-    [ "$what" = unit ] || emu=EMU_FLAGS=-march=native
-    build release CC=gcc $emu all tests && release_programs
+    build release CC=gcc all tests && release_programs
     [ "$what" = all ] || return 0
     made=
     binaries=build/release/plainsong
@@ -161,8 +159,8 @@ everything() {
         sanitized_programs -clang && echo "fuzz sh tests/fuzz/run.sh"
     build asan CC=gcc CONFIG=asan all tests && binaries="$binaries build/asan/plainsong" && sanitized_programs "" && sanitized_server
     echo "verify sh tests/verify/quick.sh $binaries"
-    build metal-msl CC=gcc $emu METAL=fake B=build/metal msl build/metal/tests/test_gpu_shm && metal_text_programs
-    build metal CC=gcc $emu METAL=fake B=build/metal build/metal/plainsong build/metal/tests/test_metal_host && metal_programs
+    build metal-msl CC=gcc EMU_FLAGS=-march=native METAL=fake B=build/metal msl build/metal/tests/test_gpu_shm && metal_text_programs
+    build metal CC=gcc EMU_FLAGS=-march=native METAL=fake B=build/metal build/metal/plainsong build/metal/tests/test_metal_host && metal_programs
     case $(uname -m) in
     aarch64 | arm64) ;;
     *) build arm CC=aarch64-linux-gnu-gcc B=build/arm LDFLAGS=-static FLAGS_gpu=-O1 bare && arm_programs ;;
