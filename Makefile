@@ -3,15 +3,15 @@
 #   CONFIG=release|debug|asan|tsan   another build beside the first        CC=gcc|clang
 #   WERROR=1                         warnings are errors (the tests set it)
 #   METAL=native|fake                GPU kernels in Apple's shape (PS_METAL, docs/gpu.md) and `--device metal`; native is the default on a Mac, fake is
-#                                    for Linux, where a fake Metal is linked in: `make METAL=fake B=build/metal`
+#                                    for Linux, where a fake Metal is linked in: `make METAL=fake`, in build/metal
 # `make cuda` builds libplainsong-cuda.so beside them, which `--device cuda` opens; it needs nvcc. `make install` takes it along.
 # `make bench-peer MODEL=FILE.gguf [RUNS=5] [THREADS=N]` runs it beside llama.cpp, which it fetches by npm (bench/peer/run.sh).
 CONFIG ?= release
 comma := ,
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
-B := build/$(CONFIG)$(if $(findstring clang,$(CC)),-clang)
 
 METAL ?= $(if $(filter Darwin,$(shell uname -s)),native)
+B := build/$(if $(filter fake,$(METAL)),metal$(addprefix -,$(filter-out release,$(CONFIG))),$(CONFIG))$(if $(findstring clang,$(CC)),-clang)
 ifneq ($(filter-out native fake,$(METAL)),)
 $(error unknown METAL=$(METAL): native, fake or nothing)
 endif

@@ -47,7 +47,7 @@ static const struct opt table[] = {
      "numbers of streams: 1,2,4,8; with --mixed: 4"},
     {0, "prompt", OPT_U32, AT(prompt), 1, 1 << 20, "N",
      "tokens a stream reads: 128, with --http 16; of the joining prompt with --mixed: 4096"},
-    {0, "gen", OPT_U32, AT(gen), 4, 1 << 20, "N", "tokens a stream makes: 64, with --http 128"},
+    {0, "gen", OPT_U32, AT(gen), 4, 1 << 20, "N", "tokens a stream makes, 4 at least: 64, with --http 128"},
     {0, "runs", OPT_U32, AT(runs), 1, BENCH_MAX_RUNS, "R", "runs at each number: 5"},
     {0, "path", OPT_CHOICE, AT(path), 0, 0, "engine|device",
      "one of the two alone: half of the time where prompts are long"},
