@@ -3,23 +3,7 @@
 #   sh tests/house.sh             from the tree's root, after the release build
 # Prints "ok NAME" or "not ok NAME: why".
 set -u
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-trap 'exit 1' INT TERM
-failed=0
-
-# holds NAME COMMAND...
-holds() {
-    name=$1
-    shift
-    if "$@" >"$tmp/said" 2>&1; then
-        echo "ok $name"
-    else
-        cat "$tmp/said"
-        echo "not ok $name"
-        failed=1
-    fi
-}
+. tests/holds.sh
 
 # ---- what is linked: the libraries of architecture.md, and no one's arithmetic
 

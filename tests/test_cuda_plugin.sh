@@ -10,23 +10,7 @@ if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     echo "skipped the plug-in itself: there is no nvcc"
     exit 0
 fi
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-trap 'exit 1' INT TERM
-failed=0
-
-# holds NAME COMMAND...
-holds() {
-    name=$1
-    shift
-    if "$@" >"$tmp/said" 2>&1; then
-        echo "ok $name"
-    else
-        cat "$tmp/said"
-        echo "not ok $name"
-        failed=1
-    fi
-}
+. tests/holds.sh
 
 # As where nvcc on the PATH is a script in a folder of its own: what belongs to it must be asked of it.
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
@@ -42,18 +26,13 @@ two_symbols() {
     printf 'plainsong_cuda_abi\nplainsong_cuda_backend\n' | diff - "$tmp/symbols"
 }
 holds "the plug-in shows two symbols" two_symbols
-no_gpu() {
-    unset PLAINSONG_CUDA
-    "$build/plainsong" run -m models/plainsong-tiny-q4_0.gguf -p hi -n 2 --device cuda >"$tmp/out" 2>"$tmp/err" </dev/null
-    status=$?
-    [ $status -eq 1 ] && [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -qF -e "--device cuda: " "$tmp/err" && return
-    echo "status $status, expected 1 and one line"
-    head -n 5 "$tmp/out" "$tmp/err"
-    return 1
+run_cuda() { # PROGRAM
+    "$1" run -m models/plainsong-tiny-q4_0.gguf -p hi -n 2 --device cuda
 }
+unset PLAINSONG_CUDA
 if nvidia-smi -L 2>/dev/null | grep -q GPU; then
     echo "skipped no GPU: this machine has one"
 else
-    holds "no GPU: one line says so" no_gpu
+    holds "no GPU: one line says so" refused "--device cuda: " run_cuda "$build/plainsong"
 fi
 exit $failed
