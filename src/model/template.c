@@ -396,7 +396,6 @@ static bool python_on_path(struct template *t, u32 *tried)
     return false;
 }
 
-#define SLOW "too slow: not ready after 30 s"
 static int python_find(struct template *t, struct err *err)
 {
     u32 tried = 0;
@@ -409,7 +408,7 @@ static int python_find(struct template *t, struct err *err)
             err,
             "chat template: PLAINSONG_PYTHON=%s is %s; chat needs jinja2 3.1 or later: " INSTALL,
             err_quote(quoted, sizeof quoted, only, strlen(only)),
-            tried & TOO_SLOW ? SLOW : tried ? "no Python 3 that has jinja2" : "not the full path of a program");
+            tried & TOO_SLOW ? "too slow to start" : tried ? "no Python 3 that has jinja2" : "not the full path of a program");
     }
     if (python_on_path(t, &tried) || python_try(t, "/usr/bin/python3", &tried))
         return 0;
@@ -423,7 +422,7 @@ static int python_find(struct template *t, struct err *err)
     if (len < (int)sizeof path && python_try(t, path, &tried))
         return 0;
     return err_set(err, "chat template: %s; chat needs Python 3 with jinja2 3.1 or later: " INSTALL,
-                   tried & TOO_SLOW ? "python3 is " SLOW : tried ? "no python3 here has jinja2" : "no python3 found");
+                   tried & TOO_SLOW ? "python3 is too slow to start" : tried ? "no python3 here has jinja2" : "no python3 found");
 }
 
 /* ---- The contract ---- */
